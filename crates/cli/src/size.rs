@@ -122,21 +122,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         }
     }
     let rows = measure_all(args, &jobs);
-    if let Some(total) = rows
-        .last()
-        .filter(|row| row.tally.functions + row.tally.failed > 0)
-    {
-        let text = if args.json {
-            as_json(args, &rows)
-        } else {
-            as_table(args, &rows)
-        };
-        output::print(text.as_bytes())?;
-        total
-            .tally
-            .worse
-            .iter()
-            .for_each(|line| output::note(&format!("worse: {line}")));
+    let total = &rows[rows.len() - 1].tally;
+    if args.json && !jobs.is_empty() {
+        output::print(as_json(args, &rows).as_bytes())?;
+    } else if total.functions > 0 {
+        output::print(as_table(args, &rows).as_bytes())?;
+    }
+    for line in &total.worse {
+        output::note(&format!("worse: {line}"));
     }
     Ok(outcome(unread, &rows))
 }
@@ -168,7 +161,7 @@ impl Args {
     }
 }
 
-/// A row for each job, and one for all of them.
+/// A row for each job, and as the last one that of all of them.
 fn measure_all(args: &Args, jobs: &[Job]) -> Vec<Row> {
     let work: Vec<(usize, usize)> = jobs
         .iter()
@@ -284,8 +277,11 @@ fn as_table(args: &Args, rows: &[Row]) -> String {
     for row in rows {
         table.add_row(cells(row));
     }
-    for column in table.column_iter_mut().skip(2) {
-        column.set_cell_alignment(CellAlignment::Right);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if index >= 2 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
     }
     table.trim_fmt() + "\n"
 }
@@ -331,7 +327,7 @@ fn cell(values: (u64, u64)) -> String {
 }
 
 fn as_json(args: &Args, rows: &[Row]) -> String {
-    let (total, files) = rows.split_last().expect("there is a row for the total");
+    let (files, total) = rows.split_at(rows.len() - 1);
     let files: Vec<Value> = files
         .iter()
         .map(|row| {
@@ -344,7 +340,7 @@ fn as_json(args: &Args, rows: &[Row]) -> String {
     let all = json!({
         "targets": args.targets,
         "files": files,
-        "total": tally_json(args, &total.tally),
+        "total": tally_json(args, &total[0].tally),
     });
     format!("{all:#}\n")
 }
