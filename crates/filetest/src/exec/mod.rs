@@ -109,17 +109,6 @@ pub fn compare(
         .collect()
 }
 
-/// The name of a signal by which code traps.
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGILL => "SIGILL",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        _ => "signal",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     //! The comparison must be able to fail: hand-written pairs that differ, each in one way.

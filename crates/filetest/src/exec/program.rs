@@ -12,6 +12,7 @@ use cranelift_codegen::ir::{
 use cranelift_module::{FuncId, Linkage, Module};
 
 use super::invocation::Invocation;
+use super::outcome::Outcome;
 use super::trampoline::{CELL_BYTES, build_trampoline};
 
 /// The functions that a test may import by name, and their parameter and result types.
@@ -76,8 +77,19 @@ impl Program {
         })
     }
 
-    /// What stopped the program at `pc`, given where each function begins.
-    pub(crate) fn trap_at(&self, pc: u64, starts: &[u64]) -> Result<TrapCode, String> {
+    /// How a run ended that `signal` stopped at `pc`, given where each function begins.
+    pub(crate) fn outcome_at(&self, signal: i32, pc: u64, starts: &[u64]) -> Outcome {
+        if signal == libc::SIGTRAP {
+            return Outcome::Stopped;
+        }
+        match self.trap_at(pc, starts) {
+            Ok(code) => Outcome::Trapped(code),
+            Err(place) => Outcome::Crashed(format!("{} {place}", signal_name(signal))),
+        }
+    }
+
+    /// The trap recorded for `pc`, or what is there instead.
+    fn trap_at(&self, pc: u64, starts: &[u64]) -> Result<TrapCode, String> {
         for (function, &start) in self.functions.iter().zip(starts) {
             let Some(offset) = pc.checked_sub(start) else {
                 continue;
@@ -240,4 +252,15 @@ fn use_default_call_conv<M: Module>(module: &M, function: &mut Function, referen
     let mut signature = function.dfg.signatures[declared].clone();
     signature.call_conv = module.isa().default_call_conv();
     function.dfg.ext_funcs[reference].signature = function.import_signature(signature);
+}
+
+/// The name of a signal by which code traps.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGILL => "SIGILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        _ => "signal",
+    }
 }
