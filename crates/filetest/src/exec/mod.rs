@@ -70,9 +70,8 @@ pub fn run_comparison(
     let original = source.functions();
     let optimized: Vec<Function> = optimize_functions(&original, options, &**isa)
         .map(|results| results.into_iter().map(|(function, _)| function).collect())
-        .map_err(|error| error.context(source.name.clone()))?;
-    compare(&original, &optimized, &invocations, isa)
-        .map_err(|error| error.context(source.name.clone()))
+        .map_err(|error| source.locate(&error, None))?;
+    compare(&original, &optimized, &invocations, isa).map_err(|error| source.locate(&error, None))
 }
 
 /// Runs each of `invocations` on the functions `original` and on `optimized`, which have the same

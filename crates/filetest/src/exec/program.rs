@@ -14,6 +14,7 @@ use cranelift_module::{FuncId, Linkage, Module};
 use super::invocation::Invocation;
 use super::outcome::Outcome;
 use super::trampoline::{CELL_BYTES, build_trampoline};
+use crate::source::InFunction;
 
 /// The functions that a test may import by name, and their parameter and result types.
 pub(crate) const HOST_FUNCTIONS: [(&str, &[Type], &[Type]); 3] = [
@@ -52,24 +53,20 @@ impl Program {
         let ids = declare(module, prefix, functions)?;
         let names: Vec<&UserFuncName> = functions.iter().map(|f| &f.name).collect();
         let mut compiled = Vec::new();
-        for (function, &id) in functions.iter().zip(&ids) {
-            let name = function.name.to_string();
+        for (index, (function, &id)) in functions.iter().zip(&ids).enumerate() {
             let mut resolved = function.clone();
-            resolve_names(module, &mut resolved, &names, &ids)
-                .with_context(|| format!("function {name}"))?;
-            compiled.push(compile(module, id, name, resolved)?);
+            let defined = resolve_names(module, &mut resolved, &names, &ids)
+                .and_then(|()| compile(module, id, function.name.to_string(), resolved))
+                .with_context(|| InFunction::new(index, function))?;
+            compiled.push(defined);
         }
         let called: BTreeSet<usize> = invocations.iter().map(|run| run.function).collect();
         let mut trampolines = vec![None; functions.len()];
         for index in called {
             let signature = &functions[index].signature;
-            check_signature(signature)
-                .with_context(|| format!("function {}", functions[index].name))?;
-            let entry = build_trampoline(module, ids[index], signature);
-            let name = entry_symbol(prefix, index);
-            let id = module.declare_function(&name, Linkage::Export, &entry.signature)?;
-            compile(module, id, name, entry)?;
-            trampolines[index] = Some(id);
+            let entry = define_entry(module, prefix, index, ids[index], signature)
+                .with_context(|| InFunction::new(index, &functions[index]))?;
+            trampolines[index] = Some(entry);
         }
         Ok(Program {
             functions: compiled,
@@ -145,10 +142,8 @@ fn compile<M: Module>(
     let define = AssertUnwindSafe(|| Ok(module.define_function(id, &mut context)?));
     catch_unwind(define)
         .unwrap_or_else(|_| bail!("Cranelift panicked while compiling it"))
-        .map_err(|error: anyhow::Error| anyhow!("function {name}: {error}"))?;
-    let code = context
-        .compiled_code()
-        .with_context(|| format!("function {name}: no code was kept"))?;
+        .map_err(|error: anyhow::Error| anyhow!("{error}"))?;
+    let code = context.compiled_code().context("no code was kept")?;
     let traps = code.buffer.traps().iter();
     Ok(CompiledFunction {
         id,
@@ -158,6 +153,22 @@ fn compile<M: Module>(
             .map(|trap| (u64::from(trap.offset), trap.code))
             .collect(),
     })
+}
+
+/// Defines the trampoline of the function `callee`.
+fn define_entry<M: Module>(
+    module: &mut M,
+    prefix: &str,
+    index: usize,
+    callee: FuncId,
+    signature: &Signature,
+) -> Result<FuncId> {
+    check_signature(signature)?;
+    let entry = build_trampoline(module, callee, signature);
+    let name = entry_symbol(prefix, index);
+    let id = module.declare_function(&name, Linkage::Export, &entry.signature)?;
+    compile(module, id, name, entry)?;
+    Ok(id)
 }
 
 fn check_signature(signature: &Signature) -> Result<()> {
