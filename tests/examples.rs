@@ -34,10 +34,13 @@ fn jit_minimal() {
 
     // Worked out by hand from the source in the example: 1000 and 30; 1000, 500 and the bonus of 5.
     for (amount, result) in [
-        (30, "1030 Account { balance: 1030, deposits: 4, last: 30 }"),
+        (
+            30,
+            "(1030, Account { balance: 1030, deposits: 4, last: 30 })",
+        ),
         (
             500,
-            "1505 Account { balance: 1505, deposits: 4, last: 505 }",
+            "(1505, Account { balance: 1505, deposits: 4, last: 505 })",
         ),
     ] {
         for wrapper in ["without", "with"] {

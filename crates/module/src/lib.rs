@@ -188,6 +188,7 @@ impl<M> OptimizingModule<M> {
 
 impl<M: Module> OptimizingModule<M> {
     /// Optimizes `ctx.func`. On an error the inner module must not compile it.
+    #[expect(clippy::result_large_err, reason = "the error type of the trait")]
     fn optimize(&mut self, func: FuncId, ctx: &mut Context) -> ModuleResult<()> {
         self.last = None;
         let isa = self.inner.isa();
@@ -219,13 +220,18 @@ impl<M: Module> OptimizingModule<M> {
                 self.report.unsupported += 1;
                 Ok(())
             }
-            // `Backend` keeps the error's type. `CodegenError::Verifier` would blame the embedder.
-            Err(error) => Err(ModuleError::Backend(anyhow::Error::new(error))),
+            Err(error) => Err(module_error(error)),
         }
     }
 }
 
-// Every method of the trait, also those that have a default: the inner module may have its own.
+/// `Backend` keeps the error's type, and `CodegenError::Verifier` would blame the embedder.
+fn module_error(error: Error) -> ModuleError {
+    ModuleError::Backend(anyhow::Error::new(error))
+}
+
+// Also the methods that have a default: the inner module may have its own.
+#[deny(clippy::missing_trait_methods)]
 impl<M: Module> Module for OptimizingModule<M> {
     fn isa(&self) -> &dyn TargetIsa {
         self.inner.isa()
@@ -331,5 +337,23 @@ impl<M: Module> Module for OptimizingModule<M> {
 
     fn define_data(&mut self, data_id: DataId, data: &DataDescription) -> ModuleResult<()> {
         self.inner.define_data(data_id, data)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn optimizer_errors_keep_their_type() {
+        let error = Error::Verifier {
+            pass: "dse".to_string(),
+            message: "v3 is not defined".to_string(),
+        };
+        let ModuleError::Backend(payload) = module_error(error.clone()) else {
+            panic!("not a backend error");
+        };
+        assert_eq!(payload.to_string(), error.to_string());
+        assert_eq!(payload.downcast_ref::<Error>(), Some(&error));
     }
 }
