@@ -143,7 +143,7 @@ impl MemorySsa {
         let mut builder = std::mem::take(&mut self.builder);
         self.create_defs(flow, view, &mut builder);
         builder.frontier.compute(flow, &builder.def_blocks);
-        self.create_phis(func, flow, &mut builder);
+        self.create_phis(func, flow, &builder);
         self.create_uses(flow, view);
         self.rename(flow, view, &mut builder);
         self.fill_operands(flow, &builder);
@@ -165,10 +165,10 @@ impl MemorySsa {
         self.defs = self.accesses.len() as u32 - 1;
     }
 
-    fn create_phis(&mut self, func: &Function, flow: &Flow, builder: &mut Builder) {
-        let blocks = &mut builder.frontier.blocks;
-        blocks.sort_unstable_by(|&a, &b| func.layout.pp_cmp(a, b));
-        for &block in &*blocks {
+    fn create_phis(&mut self, func: &Function, flow: &Flow, builder: &Builder) {
+        let frontier = &builder.frontier;
+        let blocks = func.layout.blocks();
+        for block in blocks.filter(|&block| frontier.contains(block)) {
             let phi = push(&mut self.accesses, AccessKind::Phi(block));
             let operands = self.operand_pool.len();
             self.accesses[phi].operands = operands as u32;
@@ -178,7 +178,7 @@ impl MemorySsa {
             );
             self.phi_of[block] = phi.into();
         }
-        self.phis = blocks.len() as u32;
+        self.phis = frontier.blocks.len() as u32;
     }
 
     fn create_uses(&mut self, flow: &Flow, view: &View) {

@@ -37,6 +37,11 @@ impl Frontier {
         }
     }
 
+    /// Whether the last computation found that `block` needs a phi.
+    pub(super) fn contains(&self, block: Block) -> bool {
+        self.in_frontier.contains(block)
+    }
+
     fn deposit(&mut self, flow: &Flow, block: Block) {
         let level = flow.level(block) as usize;
         if self.piggybank.len() <= level {
