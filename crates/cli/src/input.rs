@@ -23,6 +23,8 @@ pub(crate) struct Input {
     /// Its functions: at least one.
     pub(crate) functions: Vec<Parsed>,
     header: Header,
+    /// The text with the lines that `header` was read from blank.
+    text: String,
 }
 
 /// A function, and where its text is.
@@ -35,8 +37,7 @@ pub(crate) struct Parsed {
 impl Input {
     /// Reads a plain CLIF file or a filetest; `-` is standard input.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Input> {
-        let (name, bytes) = read_bytes(path)?;
-        let text = decode(&name, bytes)?;
+        let (name, text) = read_text(path)?;
         Input::parse(name, &text)
     }
 
@@ -52,6 +53,7 @@ impl Input {
             name,
             functions,
             header,
+            text,
         })
     }
 
@@ -67,30 +69,51 @@ impl Input {
         asked: Option<&str>,
         defaults: &[&str],
     ) -> anyhow::Result<OwnedTargetIsa> {
+        let lines = &self.header.targets;
         let own = match asked {
-            Some(triple) => self
-                .header
-                .targets
-                .iter()
-                .find(|line| same_target(&line.triple, triple)),
-            None => self.header.targets.first(),
+            Some(triple) => lines.iter().find(|line| same_target(&line.triple, triple)),
+            None => lines.first(),
         };
-        let settings: Vec<&str> = defaults
-            .iter()
-            .copied()
-            .chain(self.header.settings.iter().map(String::as_str))
-            .chain(
-                own.into_iter()
-                    .flat_map(|line| line.settings.iter().map(String::as_str)),
-            )
-            .collect();
+        self.resolve(asked, own, defaults)
+    }
+
+    /// The targets to run for: the one asked for, else all of the file, else the host.
+    pub(crate) fn isas(&self, asked: Option<&str>) -> anyhow::Result<Vec<OwnedTargetIsa>> {
+        if asked.is_some() || self.header.targets.is_empty() {
+            return Ok(vec![self.isa(asked)?]);
+        }
+        let lines = self.header.targets.iter();
+        lines
+            .map(|line| self.resolve(None, Some(line), &[]))
+            .collect()
+    }
+
+    fn resolve(
+        &self,
+        asked: Option<&str>,
+        own: Option<&TargetLine>,
+        defaults: &[&str],
+    ) -> anyhow::Result<OwnedTargetIsa> {
+        let mut settings = defaults.to_vec();
+        settings.extend(self.header.settings.iter().map(String::as_str));
+        settings.extend(
+            own.iter()
+                .flat_map(|line| line.settings.iter().map(String::as_str)),
+        );
         match (asked, own) {
             (Some(triple), _) => isa_with(triple, &settings),
             (None, Some(TargetLine { line, triple, .. })) => {
                 isa_with(triple, &settings).with_context(|| format!("{}:{line}", self.name))
             }
-            (None, None) => isa_with(&Triple::host().to_string(), &settings),
+            (None, None) => {
+                isa_with(&Triple::host().to_string(), &settings).with_context(|| self.name.clone())
+            }
         }
+    }
+
+    /// The text, with the `set` and `target` lines blank.
+    pub(crate) fn text_without_targets(&self) -> &str {
+        &self.text
     }
 
     /// Runs Cranelift's verifier on every function.
@@ -128,6 +151,13 @@ impl Input {
 fn same_target(one: &str, other: &str) -> bool {
     let architecture = |name: &str| name.split('-').next().unwrap_or_default().to_string();
     architecture(one) == architecture(other)
+}
+
+/// The name and the text of a file; `-` is standard input.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<(String, String)> {
+    let (name, bytes) = read_bytes(path)?;
+    let text = decode(&name, bytes)?;
+    Ok((name, text))
 }
 
 fn read_bytes(path: &Path) -> anyhow::Result<(String, Vec<u8>)> {

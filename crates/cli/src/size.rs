@@ -47,7 +47,6 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// The flags of the optimizer; fuel is for each function.
     #[command(flatten)]
     flags: Flags,
 }

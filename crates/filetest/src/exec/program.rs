@@ -1,0 +1,240 @@
+//! The functions of a file as one module: names resolved, compiled, trap records kept.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use cranelift_codegen::Context;
+use cranelift_codegen::ir::{
+    ExternalName, FuncRef, Function, GlobalValueData, Signature, TrapCode, Type, UserExternalName,
+    UserFuncName, types,
+};
+use cranelift_module::{FuncId, Linkage, Module};
+
+use super::invocation::Invocation;
+use super::trampoline::{CELL_BYTES, build_trampoline};
+
+/// The functions that a test may import by name, and their parameter and result types.
+pub(crate) const HOST_FUNCTIONS: [(&str, &[Type], &[Type]); 3] = [
+    ("host_touch", &[types::I64], &[]),
+    ("host_nop", &[], &[]),
+    ("host_read", &[types::I64], &[types::I64]),
+];
+
+/// A compiled function.
+#[derive(Clone, Debug)]
+pub(crate) struct CompiledFunction {
+    pub(crate) id: FuncId,
+    pub(crate) name: String,
+    /// Size of its code, in bytes.
+    pub(crate) code_bytes: u64,
+    traps: Vec<(u64, TrapCode)>,
+}
+
+/// The compiled functions of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) functions: Vec<CompiledFunction>,
+    /// The trampoline of each function that an invocation calls.
+    pub(crate) trampolines: Vec<Option<FuncId>>,
+}
+
+impl Program {
+    /// Defines `functions` in `module` under names that begin with `prefix`, and a trampoline for
+    /// each function that `invocations` call.
+    pub(crate) fn define<M: Module>(
+        module: &mut M,
+        prefix: &str,
+        functions: &[Function],
+        invocations: &[Invocation],
+    ) -> Result<Program> {
+        let ids = declare(module, prefix, functions)?;
+        let names: Vec<&UserFuncName> = functions.iter().map(|f| &f.name).collect();
+        let mut compiled = Vec::new();
+        for (function, &id) in functions.iter().zip(&ids) {
+            let name = function.name.to_string();
+            let mut resolved = function.clone();
+            resolve_names(module, &mut resolved, &names, &ids)
+                .with_context(|| format!("function {name}"))?;
+            compiled.push(compile(module, id, name, resolved)?);
+        }
+        let called: BTreeSet<usize> = invocations.iter().map(|run| run.function).collect();
+        let mut trampolines = vec![None; functions.len()];
+        for index in called {
+            let signature = &functions[index].signature;
+            check_signature(signature)
+                .with_context(|| format!("function {}", functions[index].name))?;
+            let entry = build_trampoline(module, ids[index], signature);
+            let name = entry_symbol(prefix, index);
+            let id = module.declare_function(&name, Linkage::Export, &entry.signature)?;
+            compile(module, id, name, entry)?;
+            trampolines[index] = Some(id);
+        }
+        Ok(Program {
+            functions: compiled,
+            trampolines,
+        })
+    }
+
+    /// What stopped the program at `pc`, given where each function begins.
+    pub(crate) fn trap_at(&self, pc: u64, starts: &[u64]) -> Result<TrapCode, String> {
+        for (function, &start) in self.functions.iter().zip(starts) {
+            let Some(offset) = pc.checked_sub(start) else {
+                continue;
+            };
+            if offset >= function.code_bytes {
+                continue;
+            }
+            return match function.traps.iter().find(|(at, _)| *at == offset) {
+                Some((_, code)) => Ok(*code),
+                None => Err(format!(
+                    "at {}+{offset:#x}, where no trap is recorded",
+                    function.name
+                )),
+            };
+        }
+        Err("outside the code of the file".to_string())
+    }
+}
+
+/// The symbol of the function with this index.
+pub(crate) fn function_symbol(prefix: &str, index: usize) -> String {
+    format!("{prefix}_function{index}")
+}
+
+/// The symbol of the trampoline of the function with this index.
+pub(crate) fn entry_symbol(prefix: &str, index: usize) -> String {
+    format!("{prefix}_entry{index}")
+}
+
+fn declare<M: Module>(module: &mut M, prefix: &str, functions: &[Function]) -> Result<Vec<FuncId>> {
+    let mut names = BTreeSet::new();
+    let mut ids = Vec::new();
+    for (index, function) in functions.iter().enumerate() {
+        ensure!(
+            names.insert(function.name.to_string()),
+            "function {} is defined twice",
+            function.name
+        );
+        let symbol = function_symbol(prefix, index);
+        ids.push(module.declare_function(&symbol, Linkage::Export, &function.signature)?);
+    }
+    Ok(ids)
+}
+
+fn compile<M: Module>(
+    module: &mut M,
+    id: FuncId,
+    name: String,
+    function: Function,
+) -> Result<CompiledFunction> {
+    let mut context = Context::for_function(function);
+    module
+        .define_function(id, &mut context)
+        .map_err(|error| anyhow!("function {name}: {error:?}"))?;
+    let code = context
+        .compiled_code()
+        .with_context(|| format!("function {name}: no code was kept"))?;
+    let traps = code.buffer.traps().iter();
+    Ok(CompiledFunction {
+        id,
+        name,
+        code_bytes: u64::from(code.buffer.total_size()),
+        traps: traps
+            .map(|trap| (u64::from(trap.offset), trap.code))
+            .collect(),
+    })
+}
+
+fn check_signature(signature: &Signature) -> Result<()> {
+    for param in signature.params.iter().chain(&signature.returns) {
+        ensure!(
+            param.value_type.bytes() as usize <= CELL_BYTES,
+            "values of type {} cannot be passed by a run line",
+            param.value_type
+        );
+    }
+    Ok(())
+}
+
+/// Makes the external names of `function` name functions of `module`.
+fn resolve_names<M: Module>(
+    module: &mut M,
+    function: &mut Function,
+    names: &[&UserFuncName],
+    ids: &[FuncId],
+) -> Result<()> {
+    for global in function.global_values.values() {
+        if let GlobalValueData::Symbol { name, .. } = global {
+            bail!(
+                "symbol {} has no definition",
+                name.display(Some(&function.params))
+            );
+        }
+    }
+    let references: Vec<FuncRef> = function.dfg.ext_funcs.keys().collect();
+    for reference in references {
+        // What a file's functions call may lie too far for a short call.
+        function.dfg.ext_funcs[reference].colocated = false;
+        let callee = match &function.dfg.ext_funcs[reference].name {
+            ExternalName::LibCall(_) => {
+                use_default_call_conv(module, function, reference);
+                continue;
+            }
+            ExternalName::TestCase(name) => UserFuncName::Testcase(name.clone()),
+            ExternalName::User(name) => {
+                UserFuncName::User(function.params.user_named_funcs()[*name].clone())
+            }
+            ExternalName::KnownSymbol(symbol) => bail!("symbol {symbol} cannot be called"),
+        };
+        let id = match names.iter().position(|name| **name == callee) {
+            Some(index) => ids[index],
+            None => import_host_function(module, function, reference, &callee)?,
+        };
+        let name = function.declare_imported_user_function(UserExternalName {
+            namespace: 0,
+            index: id.as_u32(),
+        });
+        function.dfg.ext_funcs[reference].name = ExternalName::user(name);
+    }
+    Ok(())
+}
+
+fn import_host_function<M: Module>(
+    module: &mut M,
+    function: &mut Function,
+    reference: FuncRef,
+    callee: &UserFuncName,
+) -> Result<FuncId> {
+    let name = callee.to_string();
+    let host = HOST_FUNCTIONS
+        .iter()
+        .find(|(host, ..)| name.strip_prefix('%') == Some(host));
+    let Some((symbol, params, returns)) = host else {
+        let known: Vec<String> = HOST_FUNCTIONS
+            .iter()
+            .map(|(host, ..)| format!("%{host}"))
+            .collect();
+        bail!(
+            "{name} is neither in the file nor one of {}",
+            known.join(", ")
+        );
+    };
+    use_default_call_conv(module, function, reference);
+    let signature = &function.dfg.signatures[function.dfg.ext_funcs[reference].signature];
+    let types_of = |params: &[cranelift_codegen::ir::AbiParam]| -> Vec<Type> {
+        params.iter().map(|param| param.value_type).collect()
+    };
+    ensure!(
+        types_of(&signature.params) == *params && types_of(&signature.returns) == *returns,
+        "{name} is declared with the wrong signature: it takes {params:?} and returns {returns:?}"
+    );
+    Ok(module.declare_function(symbol, Linkage::Import, signature)?)
+}
+
+/// What is not CLIF is called in the platform's convention, whatever the file's default is.
+fn use_default_call_conv<M: Module>(module: &M, function: &mut Function, reference: FuncRef) {
+    let declared = function.dfg.ext_funcs[reference].signature;
+    let mut signature = function.dfg.signatures[declared].clone();
+    signature.call_conv = module.isa().default_call_conv();
+    function.dfg.ext_funcs[reference].signature = function.import_signature(signature);
+}
