@@ -287,7 +287,10 @@ block0:
             error.contains("t.clif:8: target x86_64: %f() == 2: "),
             "{error}"
         );
-        assert!(error.contains("returned 1, expected otherwise"), "{error}");
+        assert!(
+            error.contains("returned 1, which is not expected"),
+            "{error}"
+        );
         let error = error_of(&format!("test run\n{BODY}"));
         assert!(error.contains("without any '; run:' line"), "{error}");
     }

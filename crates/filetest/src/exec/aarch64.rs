@@ -8,8 +8,7 @@ use std::process::{Command, Output};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cranelift_codegen::ir::Function;
-use cranelift_codegen::isa::{self, OwnedTargetIsa};
-use cranelift_codegen::settings::Configurable;
+use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_module::default_libcall_names;
 use cranelift_object::{ObjectBuilder, ObjectModule};
 
@@ -23,7 +22,6 @@ use super::{RUN_SECONDS_MAX, Support, signal_name};
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
 const INSTALL: &str = "apt-get install -y qemu-user gcc-aarch64-linux-gnu";
-const TRIPLE: &str = "aarch64-unknown-linux-gnu";
 const HARNESS: &str = include_str!("harness.c");
 /// Where buffers are placed.
 const ARENA_BASE: u64 = 0x20_0000_0000;
@@ -71,8 +69,7 @@ fn compile_object(
     variants: &[&[Function]],
     invocations: &[Invocation],
 ) -> Result<(Vec<Program>, Vec<u8>)> {
-    let isa = with_object_format(isa)?;
-    let builder = ObjectBuilder::new(isa, "filetest", default_libcall_names())?;
+    let builder = ObjectBuilder::new(isa.clone(), "filetest", default_libcall_names())?;
     let mut module = ObjectModule::new(builder);
     let mut programs = Vec::new();
     for (index, functions) in variants.iter().enumerate() {
@@ -84,15 +81,6 @@ fn compile_object(
         .emit()
         .map_err(|error| anyhow!("object file: {error}"))?;
     Ok((programs, object))
-}
-
-/// The same target, with a triple that names an object format.
-fn with_object_format(isa: &OwnedTargetIsa) -> Result<OwnedTargetIsa> {
-    let mut builder = isa::lookup_by_name(TRIPLE)?;
-    for value in isa.isa_flags() {
-        builder.set(value.name, &value.value_string())?;
-    }
-    Ok(builder.finish(isa.flags().clone())?)
 }
 
 /// The C program: [`HARNESS`] with its tables.

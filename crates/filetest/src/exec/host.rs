@@ -87,10 +87,6 @@ impl HostProgram {
         functions: &[Function],
         invocations: &[Invocation],
     ) -> Result<HostProgram> {
-        ensure!(
-            !isa.flags().is_pic(),
-            "'set is_pic' cannot be combined with 'test run'"
-        );
         let mut builder = JITBuilder::with_isa(isa.clone(), default_libcall_names());
         builder
             .symbol("host_touch", host_touch as *const u8)

@@ -11,6 +11,7 @@ mod invocation;
 mod memory;
 mod outcome;
 mod program;
+mod target;
 mod trampoline;
 
 use anyhow::{Result, ensure};
@@ -68,10 +69,7 @@ pub fn run_comparison(
     let invocations = invocations_of(source)?;
     let original = source.functions();
     let optimized: Vec<Function> = optimize_functions(&original, options, &**isa)
-        .and_then(|results| {
-            let functions = results.into_iter().map(|(function, _)| function);
-            Ok(functions.collect())
-        })
+        .map(|results| results.into_iter().map(|(function, _)| function).collect())
         .map_err(|error| error.context(source.name.clone()))?;
     compare(&original, &optimized, &invocations, isa)
         .map_err(|error| error.context(source.name.clone()))
@@ -95,6 +93,7 @@ pub fn compare(
         optimized.len()
     );
     let variants = [original, optimized];
+    let isa = &target::runnable(isa)?;
     let observations = match isa.triple().architecture {
         architecture if is_host(architecture) => host::execute(isa, &variants, invocations)?,
         Architecture::Aarch64(_) => aarch64::execute(isa, &variants, invocations)?,
@@ -118,5 +117,164 @@ fn signal_name(signal: i32) -> &'static str {
         libc::SIGBUS => "SIGBUS",
         libc::SIGFPE => "SIGFPE",
         _ => "signal",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! The comparison must be able to fail: hand-written pairs that differ, each in one way.
+
+    use super::*;
+
+    fn isa_of(target: &str) -> OwnedTargetIsa {
+        let source = TestSource::parse("t.clif", &format!("target {target}\n")).unwrap();
+        source.targets[0].isa.clone()
+    }
+
+    /// The verdict on `run` of two bodies of `function %f(i64) -> i32`.
+    fn verdict_for(target: &str, run: &str, original: &str, optimized: &str) -> Verdict {
+        let functions = [original, optimized].map(|body| {
+            let text = format!("function %f(i64) -> i32 system_v {{\nblock0(v0: i64):\n{body}\n}}");
+            cranelift_reader::parse_functions(&text).unwrap()
+        });
+        let buffers = [Buffer::parse("p0 = 4 bytes").unwrap()];
+        let run = Invocation::parse(run, &functions[0], &buffers).unwrap();
+        let results = compare(&functions[0], &functions[1], &[run], &isa_of(target)).unwrap();
+        results[0].verdict.clone()
+    }
+
+    /// As [`verdict_for`], for each target that can be run here; all must agree.
+    fn verdict(run: &str, original: &str, optimized: &str) -> Verdict {
+        let targets = ["x86_64", "aarch64"];
+        let mut verdicts: Vec<Verdict> = targets
+            .into_iter()
+            .filter(|target| support(&isa_of(target)) == Support::Available)
+            .map(|target| verdict_for(target, run, original, optimized))
+            .collect();
+        verdicts.dedup();
+        assert_eq!(verdicts.len(), 1, "{verdicts:?}");
+        verdicts.remove(0)
+    }
+
+    fn detail(verdict: Verdict) -> String {
+        match verdict {
+            Verdict::Different { detail } => detail,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    const RETURN_1: &str = "v1 = iconst.i32 1\nreturn v1";
+    const RETURN_2: &str = "v1 = iconst.i32 2\nreturn v1";
+    const STORE_1: &str = "v1 = iconst.i32 1\nstore user1 v1, v0\nreturn v1";
+    const STORE_1_TRAP: &str = "v1 = iconst.i32 1\nstore v1, v0\ntrap user1";
+    const TRAP: &str = "trap user1";
+    const TRAP_OTHER: &str = "trap user2";
+
+    #[test]
+    fn equal_code_is_the_same() {
+        assert_eq!(verdict("%f(p0) == 1", STORE_1, STORE_1), Verdict::Same);
+        assert_eq!(verdict("%f(oob)", STORE_1, STORE_1), Verdict::Same);
+        assert_eq!(verdict("%f(0)", TRAP, TRAP), Verdict::Same);
+    }
+
+    #[test]
+    fn other_results_are_found() {
+        let found = detail(verdict("%f(p0)", RETURN_1, RETURN_2));
+        assert_eq!(found, "original returned 1, optimized returned 2");
+    }
+
+    #[test]
+    fn other_memory_at_return_is_found() {
+        let found = detail(verdict("%f(p0)", STORE_1, RETURN_1));
+        assert!(found.starts_with("memory differs, first at p0[0]: original 01, optimized 00"));
+        let below = "v1 = iconst.i32 1\nstore v1, v0-4\nreturn v1";
+        let found = detail(verdict("%f(p0)", RETURN_1, below));
+        assert!(
+            found.contains("p0[-4]: original 00, optimized 01"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn other_memory_at_the_trap_is_found() {
+        let found = detail(verdict("%f(p0)", STORE_1_TRAP, TRAP));
+        assert!(
+            found.starts_with("memory differs, first at p0[0]"),
+            "{found}"
+        );
+        assert!(found.contains("both trapped user1"), "{found}");
+    }
+
+    #[test]
+    fn other_traps_are_found() {
+        let found = detail(verdict("%f(p0)", TRAP, TRAP_OTHER));
+        assert_eq!(found, "original trapped user1, optimized trapped user2");
+        let found = detail(verdict("%f(p0)", TRAP, RETURN_1));
+        assert_eq!(found, "original trapped user1, optimized returned 1");
+        let found = detail(verdict("%f(oob)", STORE_1, RETURN_1));
+        assert_eq!(found, "original trapped user1, optimized returned 1");
+    }
+
+    #[test]
+    fn unexpected_ends_are_found() {
+        let found = detail(verdict("%f(p0) == 2", RETURN_1, RETURN_1));
+        assert!(
+            found.contains("returned 1, which is not expected"),
+            "{found}"
+        );
+        let found = detail(verdict("%f(p0) traps user1", RETURN_1, RETURN_1));
+        assert!(
+            found.contains("returned 1, which is not expected"),
+            "{found}"
+        );
+        let found = detail(verdict("%f(p0), p0[0..2] = 02 00", STORE_1, STORE_1));
+        assert!(
+            found.contains("p0[0..2] is 01 00, expected 02 00"),
+            "{found}"
+        );
+    }
+
+    #[test]
+    fn faults_without_a_trap_record_are_no_verdict() {
+        let fault = "v1 = load.i32 notrap v0\nreturn v1";
+        let Verdict::Undefined { detail } = verdict_for(HOST, "%f(oob)", fault, fault) else {
+            panic!("a crash is accepted");
+        };
+        assert!(detail.contains("SIGSEGV"), "{detail}");
+        assert!(detail.contains("where no trap is recorded"), "{detail}");
+        let found = verdict_for(HOST, "%f(oob)", STORE_1, fault);
+        assert!(matches!(found, Verdict::Different { .. }), "{found:?}");
+    }
+
+    #[test]
+    fn endless_recursion_ends() {
+        let functions = cranelift_reader::parse_functions(
+            "function %f() -> i32 system_v {\n    fn0 = %f() -> i32 system_v\nblock0:\n    v1 = call fn0()\n    v2 = iadd v1, v1\n    return v2\n}",
+        )
+        .unwrap();
+        let run = Invocation::parse("%f()", &functions, &[]).unwrap();
+        let results = compare(&functions, &functions, &[run], &isa_of(HOST)).unwrap();
+        assert!(matches!(results[0].verdict, Verdict::Undefined { .. }));
+    }
+
+    const HOST: &str = if cfg!(target_arch = "aarch64") {
+        "aarch64"
+    } else {
+        "x86_64"
+    };
+
+    #[test]
+    fn names_that_are_not_there_are_errors() {
+        let functions = cranelift_reader::parse_functions(
+            "function %f() system_v {\n    fn0 = %nothing()\nblock0:\n    call fn0()\n    return\n}",
+        )
+        .unwrap();
+        let run = Invocation::parse("%f()", &functions, &[]).unwrap();
+        let error = compare(&functions, &functions, &[run], &isa_of(HOST)).unwrap_err();
+        let message = format!("{error:#}");
+        assert!(
+            message.starts_with("function %f: %nothing is neither in the file"),
+            "{message}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! The functions of a file as one module: names resolved, compiled, trap records kept.
 
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cranelift_codegen::Context;
@@ -128,9 +129,11 @@ fn compile<M: Module>(
     function: Function,
 ) -> Result<CompiledFunction> {
     let mut context = Context::for_function(function);
-    module
-        .define_function(id, &mut context)
-        .map_err(|error| anyhow!("function {name}: {error:?}"))?;
+    // Cranelift panics on some types and settings that it has no code for.
+    let define = AssertUnwindSafe(|| Ok(module.define_function(id, &mut context)?));
+    catch_unwind(define)
+        .unwrap_or_else(|_| bail!("Cranelift panicked while compiling it"))
+        .map_err(|error: anyhow::Error| anyhow!("function {name}: {error}"))?;
     let code = context
         .compiled_code()
         .with_context(|| format!("function {name}: no code was kept"))?;

@@ -5,6 +5,7 @@ mod effects;
 mod memssa;
 mod optimize;
 mod run;
+mod size;
 
 use anyhow::{Result, bail};
 use cranelift_codegen::ir::Function;
@@ -17,7 +18,7 @@ use crate::source::{Command, CommandOption};
 pub(crate) use run::{Ran, run_lines};
 
 /// The names of the commands, for people.
-const KNOWN: &str = "memssa, effects, alias, optimize, run";
+const KNOWN: &str = "memssa, effects, alias, optimize, run, size";
 
 /// What a subtest prints for a function.
 pub(crate) struct Printed {
@@ -83,6 +84,10 @@ pub(crate) fn subtest_of(command: &Command) -> Result<Subtest> {
                 bail!("'test run' has no 'precise-output'");
             }
             return Ok(Subtest::Run(options));
+        }
+        "size" => {
+            no_flags(&flags)?;
+            Box::new(size::Size { options })
         }
         "" => bail!("expected a command after 'test' (known: {KNOWN})"),
         name => bail!("unknown test command '{name}' (known: {KNOWN})"),
