@@ -185,6 +185,17 @@ fn empty_file() {
 }
 
 #[test]
+fn function_without_blocks() {
+    let folder = Folder::new();
+    let input = folder.file("none.clif", "\nfunction %f() system_v {\n}\n");
+    all_refuse(
+        &folder,
+        &input,
+        &["none.clif:2: ", "function %f", "no blocks"],
+    );
+}
+
+#[test]
 fn not_utf8() {
     let folder = Folder::new();
     let input = folder.file("bytes.clif", b"; one\n; \xff\n");
@@ -252,7 +263,7 @@ fn targets_and_settings_of_the_file() {
     );
     let line = refusal(&run(&[&"opt", &input]));
     assert!(
-        line.contains("s.clif") && line.contains("no_such_setting"),
+        line.contains("s.clif:1: ") && line.contains("no_such_setting"),
         "{line}"
     );
 }

@@ -94,21 +94,39 @@ impl Input {
         own: Option<&TargetLine>,
         defaults: &[&str],
     ) -> anyhow::Result<OwnedTargetIsa> {
-        let mut settings = defaults.to_vec();
-        settings.extend(self.header.settings.iter().map(String::as_str));
-        settings.extend(
-            own.iter()
-                .flat_map(|line| line.settings.iter().map(String::as_str)),
-        );
+        let host = || Triple::host().to_string();
+        let triple = match (asked, own) {
+            (Some(triple), _) => triple.to_string(),
+            (None, Some(line)) => line.triple.clone(),
+            (None, None) => host(),
+        };
+        // Told apart from a mistake in the file's settings.
+        let plain = isa_with(&triple, defaults);
         match (asked, own) {
-            (Some(triple), _) => isa_with(triple, &settings),
-            (None, Some(TargetLine { line, triple, .. })) => {
-                isa_with(triple, &settings).with_context(|| format!("{}:{line}", self.name))
-            }
-            (None, None) => {
-                isa_with(&Triple::host().to_string(), &settings).with_context(|| self.name.clone())
-            }
+            (None, Some(line)) => plain.with_context(|| format!("{}:{}", self.name, line.line))?,
+            _ => plain?,
+        };
+        let mut settings = defaults.to_vec();
+        for (line, setting) in self.settings(own) {
+            settings.push(setting);
+            isa_with(&triple, &settings).with_context(|| format!("{}:{line}", self.name))?;
         }
+        isa_with(&triple, &settings)
+    }
+
+    /// The file's settings for a target, each with its line.
+    fn settings<'a>(
+        &'a self,
+        own: Option<&'a TargetLine>,
+    ) -> impl Iterator<Item = (usize, &'a str)> {
+        let shared = self.header.settings.iter();
+        let own = own.into_iter().flat_map(|target| {
+            let settings = target.settings.iter();
+            settings.map(move |setting| (target.line, setting.as_str()))
+        });
+        shared
+            .map(|(line, setting)| (*line, setting.as_str()))
+            .chain(own)
     }
 
     /// The text, with the `set` and `target` lines blank.
@@ -125,6 +143,9 @@ impl Input {
 
     /// Runs Cranelift's verifier on one function.
     pub(crate) fn verify_one(&self, parsed: &Parsed, isa: &dyn TargetIsa) -> anyhow::Result<()> {
+        if parsed.func.layout.entry_block().is_none() {
+            return Err(anyhow!("it has no blocks")).with_context(|| self.place(parsed, None));
+        }
         let found = guarded(|| Ok(verify_function(&parsed.func, isa)))
             .with_context(|| self.place(parsed, None))?;
         let Err(VerifierErrors(errors)) = found else {

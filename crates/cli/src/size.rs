@@ -149,7 +149,7 @@ impl Args {
         let isas = self
             .targets
             .iter()
-            .map(|target| input.isa(Some(target)).with_context(|| input.name.clone()))
+            .map(|target| input.isa(Some(target)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let preset = self.flags.preset(&input);
         Ok(Job {
