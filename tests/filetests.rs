@@ -19,6 +19,10 @@ fn main() -> ExitCode {
     let mut paths = Vec::new();
     collect(&root, &mut paths);
     paths.sort();
+    if paths.is_empty() {
+        eprintln!("no filetests under {}", root.display());
+        return ExitCode::FAILURE;
+    }
     let trials = paths
         .into_iter()
         .map(|path| trial(&root, path, &settings))

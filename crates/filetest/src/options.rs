@@ -5,7 +5,7 @@ use cranelift_codegen::ir::Function;
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_memopt::{Optimizer, Options, Pass, Preset, RegionName, Report};
 
-use crate::source::CommandOption;
+use crate::source::{CommandOption, InFunction};
 
 /// The optimizer options that `options` of a `test` line ask for: `preset=NAME`, `passes=A,B`,
 /// `outside=USERID` (any number) and `fuel=N`. Verifiers and remarks are on.
@@ -78,11 +78,12 @@ pub fn optimize_functions(
     let mut optimizer = Optimizer::new(options.clone());
     functions
         .iter()
-        .map(|function| {
+        .enumerate()
+        .map(|(index, function)| {
             let mut optimized = function.clone();
             let report = optimizer
                 .optimize(&mut optimized, isa)
-                .with_context(|| format!("function {}", function.name))?;
+                .with_context(|| InFunction::new(index, function))?;
             Ok((optimized, report))
         })
         .collect()

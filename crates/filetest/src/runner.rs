@@ -141,7 +141,7 @@ impl FileRun<'_> {
         }
         let printed = subtest
             .print(&source.functions(), &*target.isa)
-            .map_err(|error| at_command(format!("{error:#}")))?;
+            .map_err(|error| source.locate(&error, Some(command.line)))?;
         let mut failures = Vec::new();
         for (index, printed) in printed.iter().enumerate() {
             let function = &source.functions[index];
@@ -290,6 +290,12 @@ block0:
         assert!(
             error.contains("returned 1, which is not expected"),
             "{error}"
+        );
+        let symbol = "test run\n\nfunction %s() {\n    gv0 = symbol %data\nblock0:\n    return\n}\n; run: %s()\n";
+        let error = error_of(symbol);
+        assert_eq!(
+            error,
+            "t.clif:3: function %s: symbol %data has no definition"
         );
         let error = error_of(&format!("test run\n{BODY}"));
         assert!(error.contains("without any '; run:' line"), "{error}");

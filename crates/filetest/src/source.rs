@@ -141,6 +141,29 @@ impl TestFunction {
     }
 }
 
+/// Context of an error: the function of the file that it is about.
+#[derive(Debug)]
+pub(crate) struct InFunction {
+    index: usize,
+    name: String,
+}
+
+impl InFunction {
+    /// The function with this index in the file.
+    pub(crate) fn new(index: usize, function: &Function) -> InFunction {
+        InFunction {
+            index,
+            name: function.name.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for InFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "function {}", self.name)
+    }
+}
+
 /// A filetest, parsed.
 pub struct TestSource {
     /// The path or other name that errors show.
@@ -222,6 +245,20 @@ impl TestSource {
     /// An error at a line of this file.
     pub(crate) fn error_at(&self, line: usize, message: impl fmt::Display) -> anyhow::Error {
         anyhow!("{}:{line}: {message}", self.name)
+    }
+
+    /// Puts the file, and the line of the function that `error` is about or else `line`, before its
+    /// message.
+    pub(crate) fn locate(&self, error: &anyhow::Error, line: Option<usize>) -> anyhow::Error {
+        match error.downcast_ref::<InFunction>() {
+            Some(InFunction { index, .. }) => {
+                self.error_at(self.functions[*index].line, format!("{error:#}"))
+            }
+            None => match line {
+                Some(line) => self.error_at(line, format!("{error:#}")),
+                None => anyhow!("{}: {error:#}", self.name),
+            },
+        }
     }
 
     pub(crate) fn preamble_directives(

@@ -25,7 +25,10 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::UnsupportedTarget { triple } => {
-                write!(f, "target {triple} is not supported: pointers must be 64 bits wide")
+                write!(
+                    f,
+                    "target {triple} is not supported: pointers must be 64 bits wide"
+                )
             }
             Error::Verifier { pass, message } => {
                 write!(f, "internal error: verifier failed after {pass}: {message}")

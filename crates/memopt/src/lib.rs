@@ -1,73 +1,35 @@
 //! MemorySSA and memory optimizations for Cranelift.
+//!
+//! The library works on a [`Function`](cranelift_codegen::ir::Function) before
+//! `Context::compile`: it views what the function does to memory ([`view`]), asks how accesses
+//! relate ([`alias`](mod@alias)), builds MemorySSA ([`memssa`]) and runs passes that remove loads and stores.
+//!
+//! [`Optimizer`] is the way in. The memory contract by which every rewrite is judged is in the
+//! repository's README, under *Assumptions*.
 #![forbid(unsafe_code)]
 
-pub mod print;
+pub mod alias;
+mod context;
+mod convert;
+pub mod effects;
 mod error;
+pub mod flow;
+mod fuel;
+mod liveness;
+pub mod memssa;
 mod options;
+mod passes;
+mod pipeline;
+pub mod print;
+mod remarks;
+mod report;
+mod rewrite;
+mod stats;
+pub mod view;
 
+pub use context::Optimizer;
 pub use error::Error;
 pub use options::{Options, Pass, Preset, RegionName, UnknownName};
-
-use cranelift_codegen::ir::Function;
-use cranelift_codegen::isa::TargetIsa;
-
-/// Counters.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Stats;
-
-impl Stats {
-    /// Every counter: its name, as `pass.counter`, and its value.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + '_ {
-        std::iter::empty()
-    }
-    /// Adds the counters of `other`.
-    pub fn add(&mut self, _other: &Stats) {}
-}
-
-/// A remark: one line by Display.
-#[derive(Clone, Debug)]
-pub struct Remark;
-
-impl std::fmt::Display for Remark {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("dse: removed inst7")
-    }
-}
-
-/// What one call of [`Optimizer::optimize`] did.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Whether the function was changed.
-    pub changed: bool,
-    /// Counters.
-    pub stats: Stats,
-    /// Remarks.
-    pub remarks: Vec<Remark>,
-}
-
-/// The optimizer. Reusable across functions; one per thread.
-#[derive(Debug)]
-pub struct Optimizer {
-    options: Options,
-}
-
-impl Optimizer {
-    /// A new optimizer.
-    pub fn new(options: Options) -> Self {
-        Optimizer { options }
-    }
-    /// The options it works by.
-    pub fn options(&self) -> &Options {
-        &self.options
-    }
-    /// Optimizes the memory operations of `func` for the target `isa`.
-    ///
-    /// # Errors
-    /// [`Error::UnsupportedTarget`], [`Error::Verifier`]; the function is left as it was on the first.
-    pub fn optimize(&mut self, _func: &mut Function, isa: &dyn TargetIsa) -> Result<Report, Error> {
-        if isa.pointer_bits() != 64 {
-            return Err(Error::UnsupportedTarget { triple: isa.triple().to_string() });
-        }
-        Ok(Report::default())
-    }
-}
+pub use remarks::{Action, Remark};
+pub use report::Report;
+pub use stats::Stats;

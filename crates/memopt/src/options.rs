@@ -150,6 +150,8 @@ pub struct Options {
     pub outside_regions: Vec<RegionName>,
     /// Functions, by name as CLIF prints it (`%name`, `u0:7`), that are returned as they came.
     pub untouched_functions: Vec<String>,
+    /// Stack slots, by the bits of their key, whose accesses are left alone.
+    pub untouched_slot_keys: Vec<u64>,
     /// How many rewrites may be done in all by one [`Optimizer`](crate::Optimizer); `None` for no
     /// bound. With a bound, a search over it finds the first rewrite at fault.
     pub fuel: Option<u64>,
@@ -169,6 +171,7 @@ impl Options {
             passes: Pass::ALL.to_vec(),
             outside_regions: Vec::new(),
             untouched_functions: Vec::new(),
+            untouched_slot_keys: Vec::new(),
             fuel: None,
             remarks: false,
             verify: false,

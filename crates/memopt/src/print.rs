@@ -1,47 +1,154 @@
 //! Text forms of the analyses, for people and for tests.
 
-use cranelift_codegen::ir::Function;
+use std::fmt::{self, Write};
+
+use cranelift_codegen::entity::SecondaryMap;
+use cranelift_codegen::ir::{Block, Function, Inst, Value};
 use cranelift_codegen::isa::TargetIsa;
+use cranelift_codegen::write::{FuncWriter, PlainWriter, decorate_function};
 
-use crate::{Error, Options};
+use crate::alias::{Alias, Instance, alias as relate};
+use crate::context::{Context, check_target};
+use crate::effects::Effects;
+use crate::view::Location;
+use crate::{Error, Options, memssa as form};
 
-/// What [`memssa`] adds to the plain form.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct MemSsaStyle {
-    /// Add to each access the clobber that the walker finds.
-    pub walker: bool,
-    /// Add to each access its alias class and its previous access of that class.
-    pub classes: bool,
+pub use crate::memssa::Style as MemSsaStyle;
+
+/// The state of the analyses before any pass.
+fn analyzed(func: &Function, isa: &dyn TargetIsa, options: &Options) -> Result<Context, Error> {
+    check_target(isa)?;
+    let mut context = Context::default();
+    context.view.scan(func, isa.endianness(), options);
+    context.analyze(func, options);
+    Ok(context)
 }
 
-/// The function with its MemorySSA as comments, in LLVM's form. Parses as CLIF.
+/// Writing to a string does not fail.
+fn to_text(write: impl FnOnce(&mut String) -> fmt::Result) -> String {
+    let mut text = String::new();
+    write(&mut text).expect("a string takes any text");
+    text
+}
+
+/// The function with its MemorySSA as comments, in LLVM's form. Parses as CLIF. Uses are printed
+/// with their optimized access. The form and every clobber in it are verified.
 ///
 /// # Errors
-/// [`Error::UnsupportedTarget`] if the target's addresses are not 64 bits wide.
-pub fn memssa(_func: &Function, _isa: &dyn TargetIsa, _options: &Options, _style: MemSsaStyle) -> Result<String, Error> {
-    todo!()
+///
+/// [`Error::UnsupportedTarget`] if the target's addresses are not 64 bits wide; [`Error::Verifier`]
+/// for a bug of this library.
+pub fn memssa(
+    func: &Function,
+    isa: &dyn TargetIsa,
+    options: &Options,
+    style: MemSsaStyle,
+) -> Result<String, Error> {
+    let Context {
+        flow,
+        mut view,
+        ssa,
+        mut walker,
+        ..
+    } = analyzed(func, isa, options)?;
+    let text =
+        to_text(|w| form::write_function(w, func, &flow, &mut view, &ssa, &mut walker, style));
+    form::verify(func, &flow, &mut view, &ssa, &walker).map_err(|error| Error::Verifier {
+        pass: "memssa".to_string(),
+        message: error.to_string(),
+    })?;
+    Ok(text)
 }
 
 /// The function's MemorySSA as a Graphviz graph.
 ///
 /// # Errors
-/// As [`memssa`].
-pub fn memssa_dot(_func: &Function, _isa: &dyn TargetIsa, _options: &Options) -> Result<String, Error> {
-    todo!()
+///
+/// [`Error::UnsupportedTarget`] if the target's addresses are not 64 bits wide.
+pub fn memssa_dot(
+    func: &Function,
+    isa: &dyn TargetIsa,
+    options: &Options,
+) -> Result<String, Error> {
+    let context = analyzed(func, isa, options)?;
+    let Context {
+        flow, view, ssa, ..
+    } = &context;
+    Ok(to_text(|w| form::write_dot(w, func, flow, view, ssa)))
 }
 
-/// The function with the effects of each instruction that has any as a comment.
-///
-/// # Errors
-/// As [`memssa`].
-pub fn effects(_func: &Function, _isa: &dyn TargetIsa, _options: &Options) -> Result<String, Error> {
-    todo!()
+struct EffectsWriter;
+
+impl FuncWriter for EffectsWriter {
+    fn write_block_header(
+        &mut self,
+        w: &mut dyn Write,
+        func: &Function,
+        block: Block,
+        indent: usize,
+    ) -> fmt::Result {
+        PlainWriter.write_block_header(w, func, block, indent)
+    }
+
+    fn write_instruction(
+        &mut self,
+        w: &mut dyn Write,
+        func: &Function,
+        aliases: &SecondaryMap<Value, Vec<Value>>,
+        inst: Inst,
+        indent: usize,
+    ) -> fmt::Result {
+        let effects = Effects::of(func, inst);
+        if effects.any() {
+            writeln!(w, "{:indent$}; {effects}", "")?;
+        }
+        PlainWriter.write_instruction(w, func, aliases, inst, indent)
+    }
 }
 
-/// One line for each pair of accesses: how they alias.
+/// The function with the effects of each instruction that has any as a comment. Parses as CLIF.
 ///
 /// # Errors
-/// As [`memssa`].
-pub fn alias(_func: &Function, _isa: &dyn TargetIsa, _options: &Options) -> Result<String, Error> {
-    todo!()
+///
+/// [`Error::UnsupportedTarget`] if the target's addresses are not 64 bits wide.
+pub fn effects(func: &Function, isa: &dyn TargetIsa, _options: &Options) -> Result<String, Error> {
+    check_target(isa)?;
+    Ok(to_text(|w| decorate_function(&mut EffectsWriter, w, func)))
+}
+
+/// How each two accesses of the function relate, a line a pair, in program order, within one
+/// iteration of all loops; before that a line for each access.
+///
+/// # Errors
+///
+/// [`Error::UnsupportedTarget`] if the target's addresses are not 64 bits wide.
+pub fn alias(func: &Function, isa: &dyn TargetIsa, options: &Options) -> Result<String, Error> {
+    let Context { flow, mut view, .. } = analyzed(func, isa, options)?;
+    let mut locations: Vec<Location> = Vec::new();
+    let mut text = format!("function {}\n", func.name);
+    for entry in view.entries() {
+        let data = view.entry(entry);
+        if data.bytes.is_none() || !flow.is_reachable(data.block) {
+            continue;
+        }
+        let class = view.classes.kind(data.class);
+        let inst = func.dfg.display_inst(data.inst);
+        let number = locations.len();
+        text.push_str(&to_text(|w| {
+            writeln!(w, "a{number}: {inst} ; class {class}")
+        }));
+        locations.push(view.location(func, &flow, entry));
+    }
+    for (j, b) in locations.iter().enumerate() {
+        for (i, a) in locations[..j].iter().enumerate() {
+            let relation = match relate(func, &view.slots, a, b, Instance::Same) {
+                Alias::No => "no".to_string(),
+                Alias::May => "may".to_string(),
+                Alias::Must => "must".to_string(),
+                Alias::Partial { offset } => format!("partial({offset})"),
+            };
+            text.push_str(&to_text(|w| writeln!(w, "a{i}, a{j}: {relation}")));
+        }
+    }
+    Ok(text)
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::sync::OnceLock;
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use cranelift_codegen::ir::Function;
@@ -17,7 +18,7 @@ use super::memory::Layout;
 use super::outcome::{Observation, Outcome, resolve};
 use super::program::{Program, entry_symbol, function_symbol};
 use super::trampoline::{CELL_BYTES, pack, unpack};
-use super::{RUN_SECONDS_MAX, Support, signal_name};
+use super::{RUN_SECONDS_MAX, Support};
 
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
@@ -30,8 +31,9 @@ const RESULT_BYTES_MAX: usize = 4096;
 
 /// Whether compiler and emulator are installed.
 pub(crate) fn support() -> Support {
+    static INSTALLED: OnceLock<bool> = OnceLock::new();
     let runs = |tool| Command::new(tool).arg("--version").output().is_ok();
-    if runs(COMPILER) && runs(EMULATOR) {
+    if *INSTALLED.get_or_init(|| runs(COMPILER) && runs(EMULATOR)) {
         Support::Available
     } else {
         Support::Missing(INSTALL.to_string())
@@ -250,10 +252,7 @@ fn parse_end(
     let (signal, pc) = field(line, "signal")?
         .split_once(' ')
         .with_context(|| format!("harness: '{line}'"))?;
-    Ok(match program.trap_at(parse_address(pc)?, starts) {
-        Ok(code) => Outcome::Trapped(code),
-        Err(place) => Outcome::Crashed(format!("{} {place}", signal_name(signal.parse()?))),
-    })
+    Ok(program.outcome_at(signal.parse()?, parse_address(pc)?, starts))
 }
 
 fn field<'a>(line: &'a str, name: &str) -> Result<&'a str> {

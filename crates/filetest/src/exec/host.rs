@@ -28,7 +28,13 @@ const ARENA_HINT: u64 = 0x2000_0000_0000;
 /// Size of the child's stack for signal handlers, in bytes.
 const SIGNAL_STACK_BYTES: usize = 64 * 1024;
 /// The signals by which code traps.
-const TRAP_SIGNALS: [libc::c_int; 4] = [libc::SIGILL, libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE];
+const TRAP_SIGNALS: [libc::c_int; 5] = [
+    libc::SIGILL,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+];
 /// The alternative signal stack and the report share a mapping: the report is after the stack.
 const REPORT_OFFSET: usize = SIGNAL_STACK_BYTES;
 const CELLS_OFFSET: usize = REPORT_OFFSET + mem::size_of::<Report>().next_multiple_of(CELL_BYTES);
@@ -126,7 +132,7 @@ impl HostProgram {
         let channel = Channel::new(&arguments, returns.len() * CELL_BYTES)?;
         let outcome = match channel.call_in_child(entry)? {
             ChildEnd::Returned => Outcome::Returned(unpack(channel.results(), returns)),
-            ChildEnd::Signalled { signal, pc } => self.outcome_at(signal, pc),
+            ChildEnd::Signalled { signal, pc } => self.program.outcome_at(signal, pc, &self.starts),
             ChildEnd::TimedOut => Outcome::TimedOut,
         };
         Ok(Observation {
@@ -134,13 +140,6 @@ impl HostProgram {
             memory: arena.contents(),
             base: arena.base(),
         })
-    }
-
-    fn outcome_at(&self, signal: i32, pc: u64) -> Outcome {
-        match self.program.trap_at(pc, &self.starts) {
-            Ok(code) => Outcome::Trapped(code),
-            Err(place) => Outcome::Crashed(format!("{} {place}", super::signal_name(signal))),
-        }
     }
 }
 

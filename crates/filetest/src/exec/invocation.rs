@@ -5,10 +5,11 @@
 //! ; run: u0:4(p0+8, 0x01020304) != 0
 //! ; run: %g(p0, 4) == [1, 2], p0[0..4] = 01 02 03 04
 //! ; run: %g(oob, 4) traps heap_oob, p0[0] = 01
+//! ; run: %h(p0) stops
 //! ; run: %h(p0)
 //! ```
 //!
-//! `; print:` is the form without expectations. Values are written as in Cranelift's own run lines.
+//! `stops` means that a `debugtrap` is reached, which ends the run. `; print:` is the form without expectations. Values are written as in Cranelift's own run lines.
 
 use std::fmt;
 use std::ops::Range;
@@ -40,6 +41,8 @@ pub enum ExpectedOutcome {
     ReturnsOther(Vec<Argument>),
     /// Trap with this code.
     Traps(TrapCode),
+    /// Reach a `debugtrap`.
+    Stops,
 }
 
 /// What memory must hold after a run.
@@ -111,8 +114,6 @@ impl Invocation {
             && let Some(outcome) = parse_outcome(first, returns)?
         {
             self.expected_outcome = Some(outcome);
-            parts.next();
-        } else if tail.starts_with(',') {
             parts.next();
         }
         for part in parts.filter(|part| !part.is_empty()) {
@@ -220,9 +221,12 @@ fn parse_outcome(text: &str, returns: &[AbiParam]) -> Result<Option<ExpectedOutc
             .map_err(|()| anyhow!("'{code}' is not a trap code"))?;
         return Ok(Some(ExpectedOutcome::Traps(code)));
     }
+    if text == "stops" {
+        return Ok(Some(ExpectedOutcome::Stops));
+    }
     ensure!(
         text.is_empty() || text.contains('['),
-        "expected '==', '!=' or 'traps', found '{text}'"
+        "expected '==', '!=', 'traps' or 'stops', found '{text}'"
     );
     Ok(None)
 }

@@ -70,9 +70,8 @@ pub fn run_comparison(
     let original = source.functions();
     let optimized: Vec<Function> = optimize_functions(&original, options, &**isa)
         .map(|results| results.into_iter().map(|(function, _)| function).collect())
-        .map_err(|error| error.context(source.name.clone()))?;
-    compare(&original, &optimized, &invocations, isa)
-        .map_err(|error| error.context(source.name.clone()))
+        .map_err(|error| source.locate(&error, None))?;
+    compare(&original, &optimized, &invocations, isa).map_err(|error| source.locate(&error, None))
 }
 
 /// Runs each of `invocations` on the functions `original` and on `optimized`, which have the same
@@ -107,17 +106,6 @@ pub fn compare(
         .zip(after.unwrap_or_default())
         .map(|((invocation, before), after)| outcome::judge(invocation, before, after))
         .collect()
-}
-
-/// The name of a signal by which code traps.
-fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGILL => "SIGILL",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        _ => "signal",
-    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ pub enum Outcome {
     Returned(Vec<DataValue>),
     /// It trapped.
     Trapped(TrapCode),
+    /// It reached a `debugtrap`, where it was ended.
+    Stopped,
     /// It was stopped by a signal at a place where no trap is recorded.
     Crashed(String),
     /// It ran longer than [`RUN_SECONDS_MAX`](super::RUN_SECONDS_MAX).
@@ -28,6 +30,7 @@ impl Outcome {
         match (self, other) {
             (Outcome::Returned(a), Outcome::Returned(b)) => same_values(a, b),
             (Outcome::Trapped(a), Outcome::Trapped(b)) => a == b,
+            (Outcome::Stopped, Outcome::Stopped) => true,
             (Outcome::Crashed(_), Outcome::Crashed(_)) => true,
             (Outcome::TimedOut, Outcome::TimedOut) => true,
             _ => false,
@@ -40,6 +43,7 @@ impl fmt::Display for Outcome {
         match self {
             Outcome::Returned(values) => write!(f, "returned {}", DisplayDataValues(values)),
             Outcome::Trapped(code) => write!(f, "trapped {code}"),
+            Outcome::Stopped => f.write_str("stopped at a debugtrap"),
             Outcome::Crashed(how) => write!(f, "crashed: {how}"),
             Outcome::TimedOut => f.write_str("timed out"),
         }
@@ -198,6 +202,7 @@ fn is_expected(
         (ExpectedOutcome::Returns(a), Outcome::Returned(b)) => same_values(&values(a)?, b),
         (ExpectedOutcome::ReturnsOther(a), Outcome::Returned(b)) => !same_values(&values(a)?, b),
         (ExpectedOutcome::Traps(a), Outcome::Trapped(b)) => a == b,
+        (ExpectedOutcome::Stops, Outcome::Stopped) => true,
         _ => false,
     })
 }

@@ -12,7 +12,9 @@ use cranelift_codegen::ir::{
 use cranelift_module::{FuncId, Linkage, Module};
 
 use super::invocation::Invocation;
+use super::outcome::Outcome;
 use super::trampoline::{CELL_BYTES, build_trampoline};
+use crate::source::InFunction;
 
 /// The functions that a test may import by name, and their parameter and result types.
 pub(crate) const HOST_FUNCTIONS: [(&str, &[Type], &[Type]); 3] = [
@@ -51,24 +53,20 @@ impl Program {
         let ids = declare(module, prefix, functions)?;
         let names: Vec<&UserFuncName> = functions.iter().map(|f| &f.name).collect();
         let mut compiled = Vec::new();
-        for (function, &id) in functions.iter().zip(&ids) {
-            let name = function.name.to_string();
+        for (index, (function, &id)) in functions.iter().zip(&ids).enumerate() {
             let mut resolved = function.clone();
-            resolve_names(module, &mut resolved, &names, &ids)
-                .with_context(|| format!("function {name}"))?;
-            compiled.push(compile(module, id, name, resolved)?);
+            let defined = resolve_names(module, &mut resolved, &names, &ids)
+                .and_then(|()| compile(module, id, function.name.to_string(), resolved))
+                .with_context(|| InFunction::new(index, function))?;
+            compiled.push(defined);
         }
         let called: BTreeSet<usize> = invocations.iter().map(|run| run.function).collect();
         let mut trampolines = vec![None; functions.len()];
         for index in called {
             let signature = &functions[index].signature;
-            check_signature(signature)
-                .with_context(|| format!("function {}", functions[index].name))?;
-            let entry = build_trampoline(module, ids[index], signature);
-            let name = entry_symbol(prefix, index);
-            let id = module.declare_function(&name, Linkage::Export, &entry.signature)?;
-            compile(module, id, name, entry)?;
-            trampolines[index] = Some(id);
+            let entry = define_entry(module, prefix, index, ids[index], signature)
+                .with_context(|| InFunction::new(index, &functions[index]))?;
+            trampolines[index] = Some(entry);
         }
         Ok(Program {
             functions: compiled,
@@ -76,8 +74,19 @@ impl Program {
         })
     }
 
-    /// What stopped the program at `pc`, given where each function begins.
-    pub(crate) fn trap_at(&self, pc: u64, starts: &[u64]) -> Result<TrapCode, String> {
+    /// How a run ended that `signal` stopped at `pc`, given where each function begins.
+    pub(crate) fn outcome_at(&self, signal: i32, pc: u64, starts: &[u64]) -> Outcome {
+        if signal == libc::SIGTRAP {
+            return Outcome::Stopped;
+        }
+        match self.trap_at(pc, starts) {
+            Ok(code) => Outcome::Trapped(code),
+            Err(place) => Outcome::Crashed(format!("{} {place}", signal_name(signal))),
+        }
+    }
+
+    /// The trap recorded for `pc`, or what is there instead.
+    fn trap_at(&self, pc: u64, starts: &[u64]) -> Result<TrapCode, String> {
         for (function, &start) in self.functions.iter().zip(starts) {
             let Some(offset) = pc.checked_sub(start) else {
                 continue;
@@ -133,10 +142,8 @@ fn compile<M: Module>(
     let define = AssertUnwindSafe(|| Ok(module.define_function(id, &mut context)?));
     catch_unwind(define)
         .unwrap_or_else(|_| bail!("Cranelift panicked while compiling it"))
-        .map_err(|error: anyhow::Error| anyhow!("function {name}: {error}"))?;
-    let code = context
-        .compiled_code()
-        .with_context(|| format!("function {name}: no code was kept"))?;
+        .map_err(|error: anyhow::Error| anyhow!("{error}"))?;
+    let code = context.compiled_code().context("no code was kept")?;
     let traps = code.buffer.traps().iter();
     Ok(CompiledFunction {
         id,
@@ -146,6 +153,22 @@ fn compile<M: Module>(
             .map(|trap| (u64::from(trap.offset), trap.code))
             .collect(),
     })
+}
+
+/// Defines the trampoline of the function `callee`.
+fn define_entry<M: Module>(
+    module: &mut M,
+    prefix: &str,
+    index: usize,
+    callee: FuncId,
+    signature: &Signature,
+) -> Result<FuncId> {
+    check_signature(signature)?;
+    let entry = build_trampoline(module, callee, signature);
+    let name = entry_symbol(prefix, index);
+    let id = module.declare_function(&name, Linkage::Export, &entry.signature)?;
+    compile(module, id, name, entry)?;
+    Ok(id)
 }
 
 fn check_signature(signature: &Signature) -> Result<()> {
@@ -240,4 +263,15 @@ fn use_default_call_conv<M: Module>(module: &M, function: &mut Function, referen
     let mut signature = function.dfg.signatures[declared].clone();
     signature.call_conv = module.isa().default_call_conv();
     function.dfg.ext_funcs[reference].signature = function.import_signature(signature);
+}
+
+/// The name of a signal by which code traps.
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGILL => "SIGILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        _ => "signal",
+    }
 }

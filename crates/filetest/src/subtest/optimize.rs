@@ -11,6 +11,7 @@ use cranelift_reader::parse_functions;
 use super::{PrintSubtest, Printed};
 use crate::expect::precise_difference;
 use crate::options::optimize_functions;
+use crate::source::InFunction;
 
 /// The subtest.
 pub(crate) struct Optimize {
@@ -22,9 +23,11 @@ impl PrintSubtest for Optimize {
         let optimized = optimize_functions(functions, &self.options, isa)?;
         optimized
             .into_iter()
-            .map(|(function, report)| {
+            .enumerate()
+            .map(|(index, (function, report))| {
                 check_valid(&function, isa)
-                    .with_context(|| format!("optimized function {}", function.name))?;
+                    .context("after optimization")
+                    .with_context(|| InFunction::new(index, &function))?;
                 Ok(Printed {
                     text: function.display().to_string(),
                     report: Some(report),

@@ -10,6 +10,7 @@ use cranelift_memopt::Options;
 
 use super::{PrintSubtest, Printed};
 use crate::options::optimize_functions;
+use crate::source::InFunction;
 
 /// The subtest.
 pub(crate) struct Size {
@@ -22,8 +23,9 @@ impl PrintSubtest for Size {
         functions
             .iter()
             .zip(optimized)
-            .map(|(original, (optimized, report))| {
-                let name = || format!("function {}", original.name);
+            .enumerate()
+            .map(|(index, (original, (optimized, report)))| {
+                let name = || InFunction::new(index, original);
                 let before = measure(original, isa).with_context(name)?;
                 let after = measure(&optimized, isa).with_context(name)?;
                 Ok(Printed {

@@ -1,0 +1,103 @@
+//! The optimizer's analyses, whose storage is reused from function to function.
+
+use cranelift_codegen::ir::Function;
+use cranelift_codegen::isa::TargetIsa;
+
+use crate::error::Error;
+use crate::flow::Flow;
+use crate::fuel::Fuel;
+use crate::liveness::Needed;
+use crate::memssa::{MemorySsa, Walker};
+use crate::options::Options;
+use crate::passes::{dse::Dse, forward::Forward};
+use crate::pipeline;
+use crate::report::Report;
+use crate::view::View;
+
+/// Analyses and the storage of passes.
+#[derive(Debug, Default)]
+pub(crate) struct Context {
+    pub(crate) flow: Flow,
+    pub(crate) view: View,
+    pub(crate) ssa: MemorySsa,
+    pub(crate) walker: Walker,
+    pub(crate) needed: Needed,
+    pub(crate) forward: Forward,
+    pub(crate) dse: Dse,
+}
+
+impl Context {
+    /// Computes what the passes need for the function that the view has scanned.
+    pub(crate) fn analyze(&mut self, func: &Function, options: &Options) {
+        self.flow.compute(func);
+        self.view.analyze(func, &self.flow, options);
+        self.ssa.build(func, &self.flow, &self.view);
+        self.walker
+            .reset(self.view.num_entries(), options.walk_steps_per_access);
+    }
+}
+
+/// Fails if the library does not work for the target.
+pub(crate) fn check_target(isa: &dyn TargetIsa) -> Result<(), Error> {
+    if isa.pointer_bits() == 64 {
+        Ok(())
+    } else {
+        Err(Error::UnsupportedTarget {
+            triple: isa.triple().to_string(),
+        })
+    }
+}
+
+/// Optimizes functions, one after another. Keep one for each thread: its storage is reused.
+///
+/// ```
+/// # use cranelift_codegen::{isa, settings, settings::Configurable};
+/// use cranelift_memopt::{Optimizer, Options};
+///
+/// # let isa = isa::lookup_by_name("x86_64").unwrap()
+/// #     .finish(settings::Flags::new(settings::builder())).unwrap();
+/// # let text = "function %f(i64, i32) -> i32 {\n block0(v0: i64, v1: i32):\n\
+/// #     store v1, v0\n v2 = load.i32 v0\n return v2 }";
+/// # let mut func = cranelift_reader::parse_functions(text).unwrap().remove(0);
+/// let mut optimizer = Optimizer::new(Options::default());
+/// let report = optimizer.optimize(&mut func, &*isa)?;
+/// assert_eq!(report.stats.forward_from_store, 1);
+/// # Ok::<(), cranelift_memopt::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct Optimizer {
+    options: Options,
+    fuel: Fuel,
+    context: Context,
+}
+
+impl Optimizer {
+    /// An optimizer that works by `options`. Its fuel lasts for all the functions that it gets.
+    pub fn new(options: Options) -> Self {
+        Optimizer {
+            fuel: Fuel::new(options.fuel),
+            options,
+            context: Context::default(),
+        }
+    }
+
+    /// The options it works by.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Optimizes the memory operations of `func` for the target `isa`.
+    ///
+    /// `func` must be accepted by Cranelift's verifier. It is best called before
+    /// `Context::compile`; a control flow graph or dominator tree computed before stays right,
+    /// since blocks and edges are not changed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::UnsupportedTarget`] if addresses are not 64 bits wide, with the function as it
+    /// was; [`Error::Verifier`] if [`Options::verify`] is on and finds a bug of this library.
+    pub fn optimize(&mut self, func: &mut Function, isa: &dyn TargetIsa) -> Result<Report, Error> {
+        check_target(isa)?;
+        pipeline::run(func, isa, &self.options, &mut self.context, &mut self.fuel)
+    }
+}

@@ -1,0 +1,555 @@
+//! A store that nothing observes before its bytes are overwritten, or that writes what is there
+//! already, goes.
+//!
+//! # Example
+//!
+//! ```text
+//! store.i32 notrap v1, v0
+//! v3 = load.i32 notrap v0+4     ==>    v3 = load.i32 notrap v0+4
+//! store.i32 notrap v2, v0              store.i32 notrap v2, v0
+//! ```
+//!
+//! # Legality
+//!
+//! - L1: the store is plain and not fixed: not in an outside region, not out of its slot's bounds.
+//! - L2 (already there): memory holds the value on every path: the clobber of the store stored the
+//!   same value to the same bytes, or the value is that of a dominating load of the same bytes
+//!   with the same clobber. The store cannot trap: it is `notrap`, in a slot, or the store that
+//!   did the same showed that the page may be written. A load does not show it.
+//! - L3 (overwritten): on every path from the store, a store covers its bytes, or the frame ends
+//!   and the bytes are in one of its slots, before anything may observe them. Observers are loads
+//!   that may touch the bytes, and for memory that is not private calls, fences, atomics, return
+//!   and every point that can trap.
+//! - L4: a loop without an exit does not reach a later overwrite, so memory that is not a slot's
+//!   is observed there.
+//! - L5: if the store may trap, what overwrites it names exactly the same bytes with the same trap
+//!   code, and no access that is not within a slot stands between: a `notrap` one may be valid
+//!   only because the store did not trap.
+//! - L6: an overwriting store that may trap names exactly the same bytes: then it cannot trap
+//!   where the store did not. A wider one is an observation point.
+//! - L7: bytes and addresses are those of this iteration: once the search has gone round a loop
+//!   that changes the address, no store overwrites, and any load of the region may read.
+//!
+//! # Needs / keeps
+//!
+//! Needs the view, MemorySSA and the walker; keeps all of them in step. The control flow graph is
+//! not changed.
+//!
+//! # Cost
+//!
+//! A search goes forward from each store that another store to an address of the same terms may
+//! overwrite, or that is in a slot. Each entry is looked at twice a search at most; searches draw
+//! on a budget of [`Options::walk_steps_per_access`](crate::Options::walk_steps_per_access).
+//!
+//! # Order
+//!
+//! After forward, which removes readers. Within the pass, stores of what is there go first: each
+//! decision is taken on the function as the decisions before it left it, so that two stores are
+//! never each other's reason to go.
+//!
+//! # Not done
+//!
+//! Overwritten by several narrower stores together: `keeps-narrower-overwrite`. A store that is
+//! covered by an earlier one cannot trap, but L5 does not ask: `keeps-trapping-store`.
+//!
+//! # Sources
+//!
+//! The rules of trap order are those of the memory contract in the documentation. LLVM's
+//! MemorySSA-based DSE, which starts from the overwriting store and asks for post-dominance; here
+//! the search starts from the dead store and takes different killers on different paths.
+
+use cranelift_codegen::entity::SecondaryMap;
+use cranelift_codegen::ir::{Block, Function, Inst, InstructionData, TrapCode, Value, ValueDef};
+
+use super::PassContext;
+use crate::alias::{Alias, Instance, alias};
+use crate::effects::Access;
+use crate::memssa::{AccessKind, is_invariant_above, is_private_at};
+use crate::options::Pass;
+use crate::remarks::Action;
+use crate::rewrite::Outcome;
+use crate::view::{Entry, Location, Sum, View};
+
+/// Steps of searches that every function may take, however few accesses it has.
+const SEARCH_STEPS_MIN: u64 = 256;
+
+/// Why a store stays, and the instruction that is to blame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Fixed,
+    NoKiller,
+    Read(Inst),
+    Trap(Inst),
+    Fence(Inst),
+    Return(Inst),
+    MayTrap(Inst),
+    Endless,
+    Budget,
+}
+
+/// What an entry means to a store that the search comes from.
+enum Verdict {
+    /// Nothing.
+    Pass,
+    /// The bytes are overwritten, or end with the frame: the path is done.
+    Dead,
+    Observed(Kept),
+}
+
+/// Storage of the pass, reused across functions.
+#[derive(Debug, Default)]
+pub(crate) struct Dse {
+    stores_by_sum: SecondaryMap<Sum, u32>,
+    /// Blocks that the search has entered, by instance, stamped with the search.
+    entered: SecondaryMap<Block, [u32; 2]>,
+    worklist: Vec<(Block, Instance)>,
+    search: u32,
+    budget: u64,
+    reaches_exit: ReachesExit,
+}
+
+/// Runs the pass. Returns whether the function was changed.
+pub(crate) fn run(cx: &mut PassContext<'_>, storage: &mut Dse) -> bool {
+    storage.reset(cx);
+    let mut changed = storage.remove_stores_already_there(cx);
+    changed |= storage.remove_overwritten(cx);
+    changed
+}
+
+fn is_candidate(view: &View, entry: Entry) -> bool {
+    let data = view.entry(entry);
+    !data.removed && data.effects.access == Access::Store && data.bytes.is_some()
+}
+
+/// The stores of reachable blocks in reverse postorder.
+fn for_each_store(cx: &mut PassContext<'_>, mut visit: impl FnMut(&mut PassContext<'_>, Entry)) {
+    for index in 0..cx.flow.rpo().len() {
+        let block = cx.flow.rpo()[index];
+        for entry in cx.view.block_entries(block) {
+            if is_candidate(cx.view, entry) {
+                visit(cx, entry);
+            }
+        }
+    }
+}
+
+// Stores of what is there already: L2.
+
+impl Dse {
+    fn remove_stores_already_there(&mut self, cx: &mut PassContext<'_>) -> bool {
+        let mut changed = false;
+        for_each_store(cx, |cx, store| {
+            if cx.view.entry(store).fixed {
+                return;
+            }
+            let Some(witness) = self.witness_of(cx, store) else {
+                return;
+            };
+            let inst = cx.view.entry(store).inst;
+            let witness_inst = cx.view.entry(witness).inst;
+            let reason = "L2 memory holds the value since";
+            cx.note(Pass::Dse, Action::Removed, inst, reason, Some(witness_inst));
+            match cx.rewriter().remove_store(store, Some(witness)) {
+                Outcome::Done => {
+                    changed = true;
+                    cx.stats.dse_already_there += 1;
+                }
+                Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
+                Outcome::FlagsFull => {}
+            }
+        });
+        changed
+    }
+
+    /// The access that shows that memory holds the stored value already.
+    fn witness_of(&self, cx: &mut PassContext<'_>, store: Entry) -> Option<Entry> {
+        let inst = cx.view.entry(store).inst;
+        let value = cx.func.dfg.resolve_aliases(stored_value(cx.func, inst));
+        load_witness(cx, store, value).or_else(|| {
+            // Only another store to an address of the same terms can have stored the value.
+            let location = cx.view.location(cx.func, cx.flow, store);
+            let sum = location.address?.sum;
+            (self.stores_by_sum[sum] > 1).then(|| store_witness(cx, store, value))?
+        })
+    }
+}
+
+/// The load of the same bytes that gave the stored value, if nothing changed them since.
+fn load_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option<Entry> {
+    let ValueDef::Result(load_inst, 0) = cx.func.dfg.value_def(value) else {
+        return None;
+    };
+    let load = cx.view.entry_of(load_inst)?;
+    let data = cx.view.entry(load);
+    if data.effects.access != Access::Load || data.fixed || data.removed {
+        return None;
+    }
+    let store_inst = cx.view.entry(store).inst;
+    if cx.view.may_trap(store)
+        || !same_bytes(cx, load, store)
+        || !cx.flow.inst_dominates(cx.func, load_inst, store_inst)
+    {
+        return None;
+    }
+    let (mut walk, walker) = cx.walk();
+    let at_store = walker.clobber_of(&mut walk, store)?;
+    let at_load = walker.clobber_of(&mut walk, load)?;
+    (at_store.access == at_load.access).then_some(load)
+}
+
+/// The store of the same value to the same bytes that is the store's clobber.
+fn store_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option<Entry> {
+    let (mut walk, walker) = cx.walk();
+    let clobber = walker.clobber_of(&mut walk, store)?;
+    let AccessKind::Def(earlier) = cx.ssa.kind(clobber.access) else {
+        return None;
+    };
+    if !is_candidate(cx.view, earlier) || cx.view.entry(earlier).fixed {
+        return None;
+    }
+    let earlier_value = stored_value(cx.func, cx.view.entry(earlier).inst);
+    (clobber.instance == Instance::Same
+        && same_value(cx.func, earlier_value, value)
+        && same_bytes(cx, earlier, store))
+    .then_some(earlier)
+}
+
+/// Whether the two accesses name the same bytes in the same order.
+fn same_bytes(cx: &mut PassContext<'_>, a: Entry, b: Entry) -> bool {
+    let x = cx.view.location(cx.func, cx.flow, a);
+    let y = cx.view.location(cx.func, cx.flow, b);
+    let endianness = |entry: Entry| {
+        let bytes = cx.view.entry(entry).bytes;
+        bytes.map(|bytes| {
+            cx.view
+                .flags(cx.func, &bytes)
+                .endianness(cx.view.endianness())
+        })
+    };
+    alias(cx.func, &cx.view.slots, &x, &y, Instance::Same) == Alias::Must
+        && (x.width == 1 || endianness(a) == endianness(b))
+}
+
+fn stored_value(func: &Function, store: Inst) -> Value {
+    func.dfg.inst_args(store)[0]
+}
+
+/// Whether the two are one value, or constants with the same bits.
+fn same_value(func: &Function, a: Value, b: Value) -> bool {
+    let (a, b) = (func.dfg.resolve_aliases(a), func.dfg.resolve_aliases(b));
+    if a == b {
+        return true;
+    }
+    let constant = |value: Value| {
+        let ValueDef::Result(inst, _) = func.dfg.value_def(value) else {
+            return None;
+        };
+        let data = func.dfg.insts[inst];
+        let is_constant = matches!(
+            data,
+            InstructionData::UnaryImm { .. }
+                | InstructionData::UnaryIeee32 { .. }
+                | InstructionData::UnaryIeee64 { .. }
+        );
+        is_constant.then_some(data)
+    };
+    func.dfg.value_type(a) == func.dfg.value_type(b)
+        && constant(a).is_some_and(|data| Some(data) == constant(b))
+}
+
+// Stores that are overwritten: L3 to L7.
+
+/// The store that a search comes from.
+struct Subject {
+    location: Location,
+    /// Its trap code, if it may trap.
+    trap_code: Option<TrapCode>,
+}
+
+impl Dse {
+    fn reset(&mut self, cx: &mut PassContext<'_>) {
+        self.stores_by_sum.clear();
+        self.entered.clear();
+        self.search = 0;
+        self.reaches_exit.computed = false;
+        self.budget = SEARCH_STEPS_MIN
+            + cx.view.num_entries() as u64 * u64::from(cx.options.walk_steps_per_access);
+        for_each_store(cx, |cx, store| {
+            let location = cx.view.location(cx.func, cx.flow, store);
+            if let Some(address) = location.address {
+                self.stores_by_sum[address.sum] += 1;
+            }
+        });
+    }
+
+    fn remove_overwritten(&mut self, cx: &mut PassContext<'_>) -> bool {
+        let mut changed = false;
+        for_each_store(cx, |cx, store| match self.search(cx, store) {
+            Err(kept) => note_kept(cx, store, kept),
+            Ok(()) => {
+                let inst = cx.view.entry(store).inst;
+                let reason = "L3 nothing observes its bytes before they are overwritten";
+                cx.note(Pass::Dse, Action::Removed, inst, reason, None);
+                match cx.rewriter().remove_store(store, None) {
+                    Outcome::Done => {
+                        changed = true;
+                        cx.stats.dse_overwritten += 1;
+                    }
+                    Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
+                    Outcome::FlagsFull => {}
+                }
+            }
+        });
+        changed
+    }
+
+    /// Looks along every path from the store. Ok if nothing observes its bytes.
+    fn search(&mut self, cx: &mut PassContext<'_>, store: Entry) -> Result<(), Kept> {
+        // L1
+        if cx.view.entry(store).fixed {
+            return Err(Kept::Fixed);
+        }
+        let location = cx.view.location(cx.func, cx.flow, store);
+        let overwritable = location
+            .address
+            .is_some_and(|address| self.stores_by_sum[address.sum] > 1);
+        if location.slot.is_none() && !overwritable {
+            return Err(Kept::NoKiller);
+        }
+        let data = cx.view.entry(store);
+        let block = data.block;
+        let flags = data.bytes.map(|bytes| cx.view.flags(cx.func, &bytes));
+        let may_trap = cx.view.may_trap(store);
+        let subject = Subject {
+            location,
+            trap_code: flags
+                .and_then(|flags| flags.trap_code())
+                .filter(|_| may_trap),
+        };
+        self.search += 1;
+        self.worklist.clear();
+        let rest = cx.view.block_entries_after(store);
+        self.scan(cx, &subject, block, rest, Instance::Same)?;
+        while let Some((block, instance)) = self.worklist.pop() {
+            let entries = cx.view.block_entries(block);
+            self.scan(cx, &subject, block, entries, instance)?;
+        }
+        Ok(())
+    }
+
+    /// Looks at the rest of a block, and has its successors looked at if the path goes on.
+    fn scan(
+        &mut self,
+        cx: &mut PassContext<'_>,
+        subject: &Subject,
+        block: Block,
+        entries: impl Iterator<Item = Entry>,
+        instance: Instance,
+    ) -> Result<(), Kept> {
+        for entry in entries {
+            if self.budget == 0 {
+                return Err(Kept::Budget);
+            }
+            self.budget -= 1;
+            match verdict(cx, subject, entry, instance) {
+                Verdict::Pass => {}
+                Verdict::Dead => return Ok(()),
+                Verdict::Observed(kept) => return Err(kept),
+            }
+        }
+        let location = &subject.location;
+        for &succ in cx.flow.succs(block) {
+            // L4
+            if location.slot.is_none() && !self.reaches_exit.from(cx, succ) {
+                return Err(Kept::Endless);
+            }
+            // L7
+            let goes_round = cx.flow.is_retreating(block, succ)
+                && !is_invariant_above(cx.flow, cx.view, location, succ);
+            let instance = if goes_round {
+                Instance::Other
+            } else {
+                instance
+            };
+            let stamp = &mut self.entered[succ][instance as usize];
+            if *stamp != self.search {
+                *stamp = self.search;
+                self.worklist.push((succ, instance));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What `entry` means to the store from which the search comes.
+fn verdict(
+    cx: &mut PassContext<'_>,
+    subject: &Subject,
+    entry: Entry,
+    instance: Instance,
+) -> Verdict {
+    let data = cx.view.entry(entry);
+    if data.removed {
+        return Verdict::Pass;
+    }
+    let inst = data.inst;
+    let effects = data.effects;
+    let in_slot = subject.location.slot.is_some();
+    if effects.ends_frame {
+        return if in_slot {
+            Verdict::Dead
+        } else {
+            Verdict::Observed(Kept::Return(inst))
+        };
+    }
+    let private = is_private_at(cx.func, cx.view, &subject.location, inst);
+    if effects.fence || effects.reads_escaped || effects.writes_escaped {
+        return pass_if(private, Kept::Fence(inst));
+    }
+    match effects.access {
+        Access::Load => verdict_of_load(cx, subject, entry, instance, private),
+        Access::Store => verdict_of_store(cx, subject, entry, instance, private),
+        Access::Atomic { .. } => pass_if(private, Kept::Fence(inst)),
+        Access::None => pass_if(
+            private || !(effects.may_trap || effects.observes),
+            Kept::Trap(inst),
+        ),
+    }
+}
+
+fn pass_if(pass: bool, otherwise: Kept) -> Verdict {
+    if pass {
+        Verdict::Pass
+    } else {
+        Verdict::Observed(otherwise)
+    }
+}
+
+fn verdict_of_load(
+    cx: &mut PassContext<'_>,
+    subject: &Subject,
+    entry: Entry,
+    instance: Instance,
+    private: bool,
+) -> Verdict {
+    let other = cx.view.location(cx.func, cx.flow, entry);
+    let relation = alias(cx.func, &cx.view.slots, &subject.location, &other, instance);
+    let bytes = cx.view.entry(entry).bytes;
+    let readonly = bytes.is_some_and(|bytes| cx.view.flags(cx.func, &bytes).readonly());
+    if relation != Alias::No && !readonly {
+        return Verdict::Observed(Kept::Read(other.inst));
+    }
+    if cx.view.may_trap(entry) && !private {
+        return Verdict::Observed(Kept::Trap(other.inst));
+    }
+    // L5
+    pass_if(
+        subject.trap_code.is_none() || other.slot.is_some(),
+        Kept::MayTrap(other.inst),
+    )
+}
+
+fn verdict_of_store(
+    cx: &mut PassContext<'_>,
+    subject: &Subject,
+    entry: Entry,
+    instance: Instance,
+    private: bool,
+) -> Verdict {
+    let other = cx.view.location(cx.func, cx.flow, entry);
+    let location = &subject.location;
+    let relation = alias(cx.func, &cx.view.slots, location, &other, instance);
+    let fixed = cx.view.entry(entry).fixed;
+    let exact = relation == Alias::Must && !fixed;
+    // L6
+    if cx.view.may_trap(entry) && !exact && !private {
+        return Verdict::Observed(Kept::Trap(other.inst));
+    }
+    if relation.second_covers_first(location.width, other.width) && !fixed {
+        // L5
+        let bytes = cx.view.entry(entry).bytes;
+        let trap_code = bytes.and_then(|bytes| cx.view.flags(cx.func, &bytes).trap_code());
+        let traps_alike = exact && subject.trap_code == trap_code;
+        if subject.trap_code.is_none() || traps_alike {
+            return Verdict::Dead;
+        }
+        return Verdict::Observed(Kept::MayTrap(other.inst));
+    }
+    // L5
+    pass_if(
+        subject.trap_code.is_none() || other.slot.is_some(),
+        Kept::MayTrap(other.inst),
+    )
+}
+
+/// L4: the blocks from which the function can end.
+#[derive(Debug, Default)]
+struct ReachesExit {
+    blocks: SecondaryMap<Block, bool>,
+    worklist: Vec<Block>,
+    computed: bool,
+}
+
+impl ReachesExit {
+    fn from(&mut self, cx: &PassContext<'_>, block: Block) -> bool {
+        if !self.computed {
+            self.compute(cx);
+            self.computed = true;
+        }
+        self.blocks[block]
+    }
+
+    fn compute(&mut self, cx: &PassContext<'_>) {
+        self.blocks.clear();
+        let exits = cx.flow.rpo().iter().copied();
+        self.worklist
+            .extend(exits.filter(|&block| cx.flow.succs(block).is_empty()));
+        while let Some(block) = self.worklist.pop() {
+            if !std::mem::replace(&mut self.blocks[block], true) {
+                self.worklist.extend_from_slice(cx.flow.preds(block));
+            }
+        }
+    }
+}
+
+fn note_kept(cx: &mut PassContext<'_>, store: Entry, kept: Kept) {
+    let inst = cx.view.entry(store).inst;
+    let stats = &mut *cx.stats;
+    let (counter, reason, other) = match kept {
+        Kept::Fixed => (
+            &mut stats.dse_kept_fixed,
+            "L1 left alone: outside region, untouched slot or out of bounds",
+            None,
+        ),
+        Kept::NoKiller => (
+            &mut stats.dse_kept_no_killer,
+            "L3 the memory outlives the frame and no other store may overwrite it",
+            None,
+        ),
+        Kept::Read(by) => (&mut stats.dse_kept_read, "L3 may be read by", Some(by)),
+        Kept::Trap(at) => (
+            &mut stats.dse_kept_trap,
+            "L3 observed at the trap of",
+            Some(at),
+        ),
+        Kept::Fence(by) => (&mut stats.dse_kept_fence, "L3 observed by", Some(by)),
+        Kept::Return(by) => (&mut stats.dse_kept_return, "L3 observed by", Some(by)),
+        Kept::MayTrap(other) => (
+            &mut stats.dse_kept_may_trap,
+            "L5 may trap, and none traps in its place before",
+            Some(other),
+        ),
+        Kept::Endless => (
+            &mut stats.dse_kept_endless,
+            "L4 a loop without an exit may come before the overwrite",
+            None,
+        ),
+        Kept::Budget => (
+            &mut stats.dse_kept_budget,
+            "the search ended for want of budget",
+            None,
+        ),
+    };
+    *counter += 1;
+    cx.note(Pass::Dse, Action::Kept, inst, reason, other);
+}

@@ -1,0 +1,369 @@
+//! A load takes the value that a dominating store or load of the same bytes holds.
+//!
+//! # Example
+//!
+//! ```text
+//! store.i32 notrap v1, v0+4            store.i32 notrap v1, v0+4
+//! store.i32 notrap v2, v0+8     ==>    store.i32 notrap v2, v0+8
+//! v3 = load.i32 notrap v0+4            v4 = iadd v1, v2
+//! v4 = iadd v3, v2
+//! ```
+//!
+//! # Legality
+//!
+//! - L1: the load is not fixed: not in an outside region, not out of its slot's bounds.
+//! - L2: the source dominates the load and names the same bytes, by the same address.
+//! - L3: nothing between the source and the load may change the bytes, on any path: the source is
+//!   the clobber of the load, or is a load with the same clobber. Calls, fences and atomics count
+//!   as changing all but private slots, so they also keep pages accessible as they were: the load
+//!   cannot trap where the source did not.
+//! - L4: the two do not have different regions.
+//! - L5: the two have the same byte order, or one byte.
+//! - L6: the values differ by a bit-exact conversion of the same width.
+//! - L7: the source is computed anyway: not a load that Cranelift drops, unless both stand in one
+//!   block. Otherwise a path that does not come to the load would get a memory access.
+//! - L8: the flags that the source may keep fit into the function's table.
+//!
+//! # Needs / keeps
+//!
+//! Needs the view, MemorySSA and the walker; keeps all of them in step. The control flow graph is
+//! not changed.
+//!
+//! # Cost
+//!
+//! One hash of an address a load or store; a walk only for loads whose bytes were named before.
+//! At most [`CANDIDATES_MAX`] sources are tried for a load. Walks draw on the budget.
+//!
+//! # Order
+//!
+//! Before dse: a store whose readers are gone may be dead. Idempotent.
+//!
+//! # Not done
+//!
+//! Sources that come by different paths, of other widths, or parts of the bytes:
+//! `keeps-join`, `keeps-partial-overlap`.
+//!
+//! # Sources
+//!
+//! LLVM's EarlyCSE with MemorySSA for the equality of clobbers. Cranelift's alias analysis, which
+//! this departs from: the address is a number instead of an SSA value, and the last store is the
+//! last that may touch *these bytes*.
+
+use cranelift_codegen::ir::{Inst, Value};
+use rustc_hash::FxHashMap;
+
+use super::PassContext;
+use crate::alias::{Alias, Instance, alias};
+use crate::convert::{Conversion, plan_conversion};
+use crate::effects::Access;
+use crate::memssa::MemoryAccess;
+use crate::options::Pass;
+use crate::remarks::Action;
+use crate::rewrite::Outcome;
+use crate::view::{Entry, Location, Sum};
+
+/// How many earlier accesses of the same bytes are tried as the source of a load.
+const CANDIDATES_MAX: usize = 8;
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Key {
+    sum: Sum,
+    offset: i64,
+    width: u32,
+}
+
+impl Key {
+    fn of(location: &Location) -> Option<Key> {
+        let address = location.address?;
+        Some(Key {
+            sum: address.sum,
+            offset: address.offset,
+            width: location.width,
+        })
+    }
+}
+
+/// A load or store that later loads may take their value from.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    entry: Entry,
+    /// The candidate of the same bytes before this one.
+    before: Option<u32>,
+}
+
+/// What is to be done: a load, and where its value comes from.
+#[derive(Debug)]
+struct Replacement {
+    load: Entry,
+    source: Entry,
+    value: Value,
+    conversion: Conversion,
+}
+
+/// Why a load stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kept {
+    Fixed,
+    NoSource,
+    Clobbered(Option<Inst>),
+    Region(Inst),
+    Endianness(Inst),
+    Type(Inst),
+    DeadSource(Inst),
+}
+
+/// Storage of the pass, reused across functions.
+#[derive(Debug, Default)]
+pub(crate) struct Forward {
+    latest: FxHashMap<Key, u32>,
+    candidates: Vec<Candidate>,
+    plan: Vec<Replacement>,
+}
+
+/// Runs the pass. Returns whether the function was changed.
+pub(crate) fn run(cx: &mut PassContext<'_>, storage: &mut Forward) -> bool {
+    storage.latest.clear();
+    storage.candidates.clear();
+    storage.plan.clear();
+    storage.plan_replacements(cx);
+    storage.apply(cx)
+}
+
+impl Forward {
+    fn plan_replacements(&mut self, cx: &mut PassContext<'_>) {
+        for index in 0..cx.flow.rpo().len() {
+            let block = cx.flow.rpo()[index];
+            for entry in cx.view.block_entries(block) {
+                let data = cx.view.entry(entry);
+                if data.removed || data.bytes.is_none() {
+                    continue;
+                }
+                match data.effects.access {
+                    Access::Load => self.visit_load(cx, entry),
+                    Access::Store if !data.fixed => self.add_candidate(cx, entry),
+                    Access::Store | Access::Atomic { .. } | Access::None => {}
+                }
+            }
+        }
+    }
+
+    fn visit_load(&mut self, cx: &mut PassContext<'_>, load: Entry) {
+        match self.plan_load(cx, load) {
+            Ok(replacement) => {
+                let inst = cx.view.entry(load).inst;
+                let result = cx.func.dfg.first_result(inst);
+                if replacement.conversion.steps.is_empty() {
+                    // Addresses made of the result are those made of the value.
+                    cx.view
+                        .set_equal(cx.func, cx.flow, result, replacement.value);
+                }
+                self.plan.push(replacement);
+            }
+            Err(kept) => {
+                note_kept(cx, load, kept);
+                if kept != Kept::Fixed {
+                    self.add_candidate(cx, load);
+                }
+            }
+        }
+    }
+
+    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry) {
+        let location = cx.view.location(cx.func, cx.flow, entry);
+        let Some(key) = Key::of(&location) else {
+            return;
+        };
+        let before = self.latest.insert(key, self.candidates.len() as u32);
+        self.candidates.push(Candidate { entry, before });
+    }
+
+    fn plan_load(&self, cx: &mut PassContext<'_>, load: Entry) -> Result<Replacement, Kept> {
+        // L1
+        if cx.view.entry(load).fixed {
+            return Err(Kept::Fixed);
+        }
+        // L2
+        let location = cx.view.location(cx.func, cx.flow, load);
+        let mut next = Key::of(&location).and_then(|key| self.latest.get(&key).copied());
+        let mut kept = Kept::NoSource;
+        for _ in 0..CANDIDATES_MAX {
+            let Some(index) = next else { break };
+            let candidate = self.candidates[index as usize];
+            next = candidate.before;
+            match plan_from(cx, load, &location, candidate.entry) {
+                Ok(replacement) => return Ok(replacement),
+                Err(Kept::NoSource) => {}
+                Err(reason) => kept = reason,
+            }
+        }
+        Err(kept)
+    }
+
+    fn apply(&mut self, cx: &mut PassContext<'_>) -> bool {
+        let mut changed = false;
+        for replacement in self.plan.drain(..) {
+            let Replacement {
+                load,
+                source,
+                value,
+                conversion,
+            } = replacement;
+            let inst = cx.view.entry(load).inst;
+            let source_inst = cx.view.entry(source).inst;
+            let reason = "takes the value of";
+            cx.note(
+                Pass::Forward,
+                Action::Removed,
+                inst,
+                reason,
+                Some(source_inst),
+            );
+            let mut rewriter = cx.rewriter();
+            match rewriter.replace_load(load, source, value, &conversion) {
+                Outcome::Done => {
+                    changed = true;
+                    match cx.view.entry(source).effects.access {
+                        Access::Store => cx.stats.forward_from_store += 1,
+                        _ => cx.stats.forward_from_load += 1,
+                    }
+                }
+                Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
+                // L8
+                Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
+            }
+        }
+        changed
+    }
+}
+
+/// Plans to take the value of the load from `source`, which names the same bytes. `NoSource` if
+/// the source does not dominate the load.
+fn plan_from(
+    cx: &mut PassContext<'_>,
+    load: Entry,
+    location: &Location,
+    source: Entry,
+) -> Result<Replacement, Kept> {
+    let load_inst = location.inst;
+    let source_inst = cx.view.entry(source).inst;
+    let is_store = cx.view.entry(source).effects.access == Access::Store;
+    // L2
+    if !cx.flow.inst_dominates(cx.func, source_inst, load_inst) {
+        return Err(Kept::NoSource);
+    }
+    // L4
+    let source_location = cx.view.location(cx.func, cx.flow, source);
+    let slots = &cx.view.slots;
+    if alias(cx.func, slots, &source_location, location, Instance::Same) != Alias::Must {
+        return Err(Kept::Region(source_inst));
+    }
+    // L3
+    if !reaches_unchanged(cx, load, source, is_store) {
+        return Err(Kept::Clobbered(clobber_inst(cx, load)));
+    }
+    // L5
+    let endianness = |entry: Entry| {
+        let bytes = cx.view.entry(entry).bytes;
+        let flags = bytes.map(|bytes| cx.view.flags(cx.func, &bytes));
+        flags.map(|flags| flags.endianness(cx.view.endianness()))
+    };
+    let (from, to) = (endianness(source), endianness(load));
+    if location.width > 1 && from != to {
+        return Err(Kept::Endianness(source_inst));
+    }
+    // L6
+    let endianness = to.unwrap_or(cx.view.endianness());
+    let planned = plan_conversion(cx.func, source_inst, load_inst, endianness);
+    let Some((value, conversion)) = planned else {
+        return Err(Kept::Type(source_inst));
+    };
+    // L7
+    if !is_store && !is_computed_anyway(cx, source, load) {
+        return Err(Kept::DeadSource(source_inst));
+    }
+    Ok(Replacement {
+        load,
+        source,
+        value,
+        conversion,
+    })
+}
+
+/// L3. Two dominating accesses with one clobber see the same memory: after the last time the
+/// clobber executes, the source executes before the load does, since it dominates it.
+fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_store: bool) -> bool {
+    let (mut walk, walker) = cx.walk();
+    let Some(clobber) = walker.clobber_of(&mut walk, load) else {
+        return false;
+    };
+    if is_store {
+        return walk.ssa.access_of(source) == Some(clobber.access)
+            && clobber.instance == Instance::Same;
+    }
+    let above = walker.clobber_of(&mut walk, source);
+    above.is_some_and(|above| above.access == clobber.access)
+}
+
+/// L7.
+fn is_computed_anyway(cx: &mut PassContext<'_>, source: Entry, load: Entry) -> bool {
+    let data = cx.view.entry(source);
+    data.effects.may_trap
+        || data.block == cx.view.entry(load).block
+        || cx.needed.contains(cx.func, cx.flow, data.inst)
+}
+
+fn clobber_inst(cx: &mut PassContext<'_>, load: Entry) -> Option<Inst> {
+    let (mut walk, walker) = cx.walk();
+    let clobber: MemoryAccess = walker.clobber_of(&mut walk, load)?.access;
+    let entry = walk.ssa.entry_of(clobber)?;
+    Some(cx.view.entry(entry).inst)
+}
+
+fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
+    let inst = cx.view.entry(load).inst;
+    let stats = &mut *cx.stats;
+    let (counter, reason, other) = match kept {
+        Kept::Fixed => (
+            &mut stats.forward_kept_fixed,
+            "L1 left alone: outside region, untouched slot or out of bounds",
+            None,
+        ),
+        Kept::NoSource => (
+            &mut stats.forward_kept_no_source,
+            "L2 no access of the same bytes dominates it",
+            None,
+        ),
+        Kept::Clobbered(Some(by)) => (
+            &mut stats.forward_kept_clobbered,
+            "L3 the bytes may be changed by",
+            Some(by),
+        ),
+        Kept::Clobbered(None) => (
+            &mut stats.forward_kept_clobbered,
+            "L3 the bytes may be changed on a path that joins above it",
+            None,
+        ),
+        Kept::Region(source) => (
+            &mut stats.forward_kept_region,
+            "L4 another region than",
+            Some(source),
+        ),
+        Kept::Endianness(source) => (
+            &mut stats.forward_kept_endianness,
+            "L5 another byte order than",
+            Some(source),
+        ),
+        Kept::Type(source) => (
+            &mut stats.forward_kept_type,
+            "L6 no conversion from the value of",
+            Some(source),
+        ),
+        Kept::DeadSource(source) => (
+            &mut stats.forward_kept_dead_source,
+            "L7 nothing needs the load",
+            Some(source),
+        ),
+    };
+    *counter += 1;
+    cx.note(Pass::Forward, Action::Kept, inst, reason, other);
+}

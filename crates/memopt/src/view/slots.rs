@@ -1,0 +1,274 @@
+//! Which values are addresses of a stack slot, and where a slot's address escapes.
+//!
+//! A value is *derived* from slot `ssN` if it is `stack_addr ssN`, or a derived value plus or minus
+//! a value that is not derived. Any other use of a derived value but as the address of an access
+//! or in a comparison is an escape: stored, passed, returned, sent to a block parameter, selected,
+//! used in other arithmetic. That is more than what the memory contract calls an escape, never
+//! less.
+//!
+//! Escape is a property of a program point: before the first escape on a path the slot is private.
+//! For each slot that escapes, its escape sites flood the control flow graph forward.
+
+use cranelift_codegen::entity::{EntityRef, SecondaryMap};
+use cranelift_codegen::ir::{
+    Block, Function, Inst, InstructionData, Opcode, StackSlot, Value, types,
+};
+use rustc_hash::FxHashMap;
+
+use crate::effects::constant_of;
+use crate::flow::Flow;
+use crate::view::memory_type;
+
+/// Above this many (escaping slot, block) pairs, a slot that escapes anywhere counts as escaped
+/// everywhere. It bounds memory (512 KiB) and the time of the flood alike.
+const FLOOD_BITS_MAX: usize = 1 << 22;
+
+/// A value that is an address within a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Derived {
+    /// The slot.
+    pub slot: StackSlot,
+    /// The distance from the slot's first byte, if it is a constant.
+    pub offset: Option<i64>,
+}
+
+/// When a slot is private.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Privacy {
+    /// Everywhere: its address never escapes.
+    #[default]
+    Always,
+    /// Before its address escapes. The number of its row of bits.
+    UntilEscape(u32),
+    /// Nowhere: it has a key, it is accessed out of bounds, or the function exposes its frame.
+    Never,
+}
+
+/// The slots of one function. Storage is reused by [`Slots::compute`].
+#[derive(Debug, Default)]
+pub struct Slots {
+    derived: SecondaryMap<Value, Option<Derived>>,
+    privacy: SecondaryMap<StackSlot, Privacy>,
+    /// The first escape of a slot in a block.
+    sites: FxHashMap<(StackSlot, Block), Inst>,
+    site_list: Vec<(StackSlot, Block)>,
+    /// A bit for each (escaping slot, block): the slot may have escaped where the block starts.
+    escaped_in: Vec<u64>,
+    blocks: usize,
+    worklist: Vec<Block>,
+    any: bool,
+}
+
+impl Slots {
+    /// Finds derived values and escapes. Costs nothing but one test for a function without slots.
+    pub fn compute(&mut self, func: &Function, flow: &Flow) {
+        self.derived.clear();
+        self.privacy.clear();
+        self.sites.clear();
+        self.site_list.clear();
+        self.escaped_in.clear();
+        self.any = !func.sized_stack_slots.is_empty();
+        if !self.any {
+            return;
+        }
+        self.privacy.resize(func.sized_stack_slots.len());
+        for (slot, data) in func.sized_stack_slots.iter() {
+            if data.key.is_some() {
+                self.privacy[slot] = Privacy::Never;
+            }
+        }
+        for &block in flow.rpo() {
+            for inst in func.layout.block_insts(block) {
+                self.visit(func, block, inst);
+            }
+        }
+        self.flood(func, flow);
+    }
+
+    /// The slot that `value` points into.
+    pub fn derived(&self, func: &Function, value: Value) -> Option<Derived> {
+        if !self.any {
+            return None;
+        }
+        self.derived[func.dfg.resolve_aliases(value)]
+    }
+
+    /// Declares that no point of the function may count on `slot` being private.
+    pub(crate) fn expose(&mut self, slot: StackSlot) {
+        self.privacy[slot] = Privacy::Never;
+    }
+
+    /// Declares that no slot of the function is private.
+    pub(crate) fn expose_all(&mut self, func: &Function) {
+        for slot in func.sized_stack_slots.keys() {
+            self.expose(slot);
+        }
+    }
+
+    /// Whether the address of `slot` never escapes.
+    pub fn is_always_private(&self, slot: StackSlot) -> bool {
+        self.privacy[slot] == Privacy::Always
+    }
+
+    /// Whether the address of `slot` may have escaped when `inst` has executed.
+    pub fn escaped_at(&self, func: &Function, slot: StackSlot, inst: Inst) -> bool {
+        let row = match self.privacy[slot] {
+            Privacy::Always => return false,
+            Privacy::Never => return true,
+            Privacy::UntilEscape(row) => row,
+        };
+        let Some(block) = func.layout.inst_block(inst) else {
+            return true;
+        };
+        self.bit(row, block)
+            || self
+                .sites
+                .get(&(slot, block))
+                .is_some_and(|&site| func.layout.pp_cmp(site, inst).is_le())
+    }
+
+    fn visit(&mut self, func: &Function, block: Block, inst: Inst) {
+        let data = &func.dfg.insts[inst];
+        match *data {
+            InstructionData::StackAddr {
+                opcode: Opcode::StackAddr,
+                stack_slot,
+                offset,
+            } => {
+                let offset = i64::from(i32::from(offset));
+                if func.dfg.value_type(func.dfg.first_result(inst)) == types::I64 {
+                    self.derive(func, inst, stack_slot, Some(offset));
+                } else {
+                    self.add_site(stack_slot, block, inst);
+                }
+            }
+            InstructionData::Binary {
+                opcode: Opcode::Iadd,
+                args: [a, b],
+            } => match (self.derived(func, a), self.derived(func, b)) {
+                (Some(base), None) => self.derive_sum(func, inst, base, b, 1),
+                (None, Some(base)) => self.derive_sum(func, inst, base, a, 1),
+                _ => self.escape_all(func, block, inst, &[a, b]),
+            },
+            InstructionData::Binary {
+                opcode: Opcode::Isub,
+                args: [a, b],
+            } => match (self.derived(func, a), self.derived(func, b)) {
+                (Some(base), None) => self.derive_sum(func, inst, base, b, -1),
+                _ => self.escape_all(func, block, inst, &[a, b]),
+            },
+            InstructionData::IntCompare { .. } => {}
+            // The size of a dynamic vector is not known, so such an access has no byte range.
+            InstructionData::Load { .. } | InstructionData::Store { .. }
+                if memory_type(func, inst).is_none_or(|ty| ty.is_dynamic_vector()) =>
+            {
+                self.escape_all(func, block, inst, func.dfg.inst_args(inst));
+            }
+            InstructionData::Load { .. } => {}
+            InstructionData::Store { args, .. } => {
+                self.escape_all(func, block, inst, &args[..1]);
+            }
+            _ => {
+                for value in func.dfg.inst_values(inst) {
+                    self.escape_all(func, block, inst, &[value]);
+                }
+            }
+        }
+        if let Some(entries) = func.dfg.user_stack_map_entries(inst) {
+            for entry in entries {
+                self.add_site(entry.slot, block, inst);
+            }
+        }
+    }
+
+    fn derive(&mut self, func: &Function, inst: Inst, slot: StackSlot, offset: Option<i64>) {
+        self.derived[func.dfg.first_result(inst)] = Some(Derived { slot, offset });
+    }
+
+    fn derive_sum(
+        &mut self,
+        func: &Function,
+        inst: Inst,
+        base: Derived,
+        distance: Value,
+        sign: i64,
+    ) {
+        let distance = constant_of(func, distance).map(|distance| distance.wrapping_mul(sign));
+        let offset = match (base.offset, distance) {
+            (Some(offset), Some(distance)) => offset.checked_add(distance),
+            _ => None,
+        };
+        self.derive(func, inst, base.slot, offset);
+    }
+
+    fn escape_all(&mut self, func: &Function, block: Block, inst: Inst, values: &[Value]) {
+        for &value in values {
+            if let Some(derived) = self.derived(func, value) {
+                self.add_site(derived.slot, block, inst);
+            }
+        }
+    }
+
+    fn add_site(&mut self, slot: StackSlot, block: Block, inst: Inst) {
+        if self.privacy[slot] == Privacy::Never {
+            return;
+        }
+        self.privacy[slot] = Privacy::UntilEscape(0);
+        // Blocks are scanned in order, so the first site to come is the first of its block.
+        if let std::collections::hash_map::Entry::Vacant(vacant) = self.sites.entry((slot, block)) {
+            vacant.insert(inst);
+            self.site_list.push((slot, block));
+        }
+    }
+
+    fn flood(&mut self, func: &Function, flow: &Flow) {
+        self.blocks = func.dfg.num_blocks();
+        let mut rows = 0;
+        for slot in func.sized_stack_slots.keys() {
+            if matches!(self.privacy[slot], Privacy::UntilEscape(_)) {
+                self.privacy[slot] = Privacy::UntilEscape(rows);
+                rows += 1;
+            }
+        }
+        if rows as usize * self.blocks > FLOOD_BITS_MAX {
+            for slot in func.sized_stack_slots.keys() {
+                if self.privacy[slot] != Privacy::Always {
+                    self.privacy[slot] = Privacy::Never;
+                }
+            }
+            return;
+        }
+        self.escaped_in
+            .resize((rows as usize * self.blocks).div_ceil(64), 0);
+        for index in 0..self.site_list.len() {
+            let (slot, block) = self.site_list[index];
+            if let Privacy::UntilEscape(row) = self.privacy[slot] {
+                self.flood_from(flow, row, block);
+            }
+        }
+    }
+
+    fn flood_from(&mut self, flow: &Flow, row: u32, block: Block) {
+        self.worklist.clear();
+        self.worklist.push(block);
+        while let Some(block) = self.worklist.pop() {
+            for &succ in flow.succs(block) {
+                let index = self.bit_index(row, succ);
+                let word = &mut self.escaped_in[index / 64];
+                if *word & (1 << (index % 64)) == 0 {
+                    *word |= 1 << (index % 64);
+                    self.worklist.push(succ);
+                }
+            }
+        }
+    }
+
+    fn bit_index(&self, row: u32, block: Block) -> usize {
+        row as usize * self.blocks + block.index()
+    }
+
+    fn bit(&self, row: u32, block: Block) -> bool {
+        let index = self.bit_index(row, block);
+        self.escaped_in[index / 64] & (1 << (index % 64)) != 0
+    }
+}
