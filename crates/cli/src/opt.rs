@@ -109,8 +109,11 @@ fn stats_text(stats: &Stats, json: bool) -> String {
     for (name, value) in stats.iter() {
         table.add_row([name.to_string(), value.to_string()]);
     }
-    if let Some(values) = table.column_mut(1) {
-        values.set_cell_alignment(comfy_table::CellAlignment::Right);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if index == 1 {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
     }
     table.trim_fmt()
 }
