@@ -6,7 +6,6 @@ use cranelift_codegen::isa::TargetIsa;
 use crate::error::Error;
 use crate::flow::Flow;
 use crate::fuel::Fuel;
-use crate::liveness::Needed;
 use crate::memssa::{MemorySsa, Walker};
 use crate::options::Options;
 use crate::passes::{dse::Dse, forward::Forward};
@@ -21,7 +20,6 @@ pub(crate) struct Context {
     pub(crate) view: View,
     pub(crate) ssa: MemorySsa,
     pub(crate) walker: Walker,
-    pub(crate) needed: Needed,
     pub(crate) forward: Forward,
     pub(crate) dse: Dse,
 }

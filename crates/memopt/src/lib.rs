@@ -15,7 +15,6 @@ pub mod effects;
 mod error;
 pub mod flow;
 mod fuel;
-mod liveness;
 pub mod memssa;
 mod options;
 mod passes;

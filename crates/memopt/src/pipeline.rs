@@ -101,18 +101,15 @@ fn run_pass(
         view,
         ssa,
         walker,
-        needed,
         forward,
         dse,
     } = context;
-    needed.clear();
     let mut cx = PassContext {
         func,
         flow,
         view,
         ssa,
         walker,
-        needed,
         fuel,
         options,
         stats: &mut report.stats,

@@ -7,7 +7,6 @@ use cranelift_codegen::ir::{Function, Inst};
 
 use crate::flow::Flow;
 use crate::fuel::Fuel;
-use crate::liveness::Needed;
 use crate::memssa::{MemorySsa, WalkContext, Walker};
 use crate::options::{Options, Pass};
 use crate::remarks::{Action, Remark};
@@ -22,7 +21,6 @@ pub(crate) struct PassContext<'a> {
     pub(crate) view: &'a mut View,
     pub(crate) ssa: &'a mut MemorySsa,
     pub(crate) walker: &'a mut Walker,
-    pub(crate) needed: &'a mut Needed,
     pub(crate) fuel: &'a mut Fuel,
     pub(crate) options: &'a Options,
     pub(crate) stats: &'a mut Stats,
