@@ -64,7 +64,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut stats: Stats = Default::default();
     let mut remarks = Vec::new();
     for (index, parsed) in input.functions.iter().enumerate() {
-        let (func, report) = flags::optimize(&mut optimizer, &input, index, &*isa)?;
+        let (mut func, report) = flags::optimize(&mut optimizer, &input, index, &*isa)?;
+        func.dfg.resolve_all_aliases();
         let gap = if index == 0 { "" } else { "\n" };
         write!(text, "{gap}{}", func.display())?;
         let Report {

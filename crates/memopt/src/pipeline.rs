@@ -72,9 +72,6 @@ pub(crate) fn run(
     report.stats.memssa_walks = counts.walks;
     report.stats.memssa_walk_steps = counts.steps;
     report.stats.memssa_walks_exhausted = counts.exhausted;
-    if report.changed {
-        func.dfg.resolve_all_aliases();
-    }
     Ok(report)
 }
 
