@@ -57,7 +57,6 @@ use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
 use crate::convert::{Conversion, plan_conversion};
 use crate::effects::Access;
-use crate::memssa::MemoryAccess;
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
@@ -314,11 +313,15 @@ fn is_placed_by_need(cx: &PassContext<'_>, entry: Entry) -> bool {
         && flags.is_some_and(|flags| flags.readonly() && flags.notrap() && flags.can_move())
 }
 
+/// The instruction that may change the bytes of a load: its clobber, or one that reaches it through
+/// the phi that is its clobber. Asked for remarks alone.
 fn clobber_inst(cx: &mut PassContext<'_>, load: Entry) -> Option<Inst> {
+    if !cx.wants_remarks() {
+        return None;
+    }
     let (mut walk, walker) = cx.walk();
-    let clobber: MemoryAccess = walker.clobber_of(&mut walk, load)?.access;
-    let entry = walk.ssa.entry_of(clobber)?;
-    Some(cx.view.entry(entry).inst)
+    let def = walker.some_clobbering_def(&mut walk, load)?;
+    Some(cx.view.entry(def).inst)
 }
 
 fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
@@ -342,7 +345,7 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
         ),
         Kept::Clobbered(None) => (
             &mut stats.forward_kept_clobbered,
-            "L3 the bytes may be changed on a path that joins above it",
+            "L3 the bytes may be changed above it",
             None,
         ),
         Kept::Region(source) => (

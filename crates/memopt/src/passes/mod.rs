@@ -47,6 +47,11 @@ impl PassContext<'_> {
         }
     }
 
+    /// Whether anybody reads what [`PassContext::note`] says.
+    pub(crate) fn wants_remarks(&self) -> bool {
+        self.options.remarks || log::log_enabled!(log::Level::Debug)
+    }
+
     /// Logs the decision, and makes a remark of it if the options want remarks. Called before the
     /// instruction is removed.
     pub(crate) fn note(
@@ -57,7 +62,7 @@ impl PassContext<'_> {
         reason: &'static str,
         other: Option<Inst>,
     ) {
-        if !self.options.remarks && !log::log_enabled!(log::Level::Debug) {
+        if !self.wants_remarks() {
             return;
         }
         let remark = Remark::new(self.func, pass, action, inst, reason, other);
