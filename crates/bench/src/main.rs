@@ -33,10 +33,10 @@ enum Command {
         rounds: u32,
     },
     /// Time per access of building MemorySSA and of walking to every clobber, as functions grow.
-    #[command(after_help = "Example:\n  clif-memopt-bench memssa --max 1000000")]
+    #[command(after_help = "Example:\n  clif-memopt-bench memssa --max 1048576")]
     Memssa {
         /// The largest number of accesses; sizes double up to it.
-        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..))]
+        #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..))]
         max: u32,
     },
 }

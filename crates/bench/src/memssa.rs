@@ -11,6 +11,9 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_memopt::{MemoryAnalysis, Options};
 
+/// The smallest size.
+const ACCESSES_MIN: u32 = 1024;
+
 /// How often each size is timed; the fastest time counts.
 const ROUNDS: u32 = 3;
 
@@ -144,7 +147,7 @@ pub(crate) fn run(max: u32) -> anyhow::Result<()> {
         }
     }
     for shape in Shape::ALL {
-        let mut accesses = 1000;
+        let mut accesses = ACCESSES_MIN;
         while accesses <= max {
             table.add_row(time_shape(shape, accesses, &*isa)?);
             accesses *= 2;
