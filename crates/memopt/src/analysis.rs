@@ -63,7 +63,7 @@ impl MemoryAnalysis {
         self.view.analyze(func, &self.flow, options);
         self.ssa.build(func, &self.flow, &self.view);
         self.walker
-            .reset(self.view.num_entries(), options.walk_steps_per_access);
+            .reset(self.ssa.num_accesses(), options.walk_steps_per_access);
     }
 
     /// The control flow.

@@ -131,6 +131,11 @@ impl MemorySsa {
         self.phis
     }
 
+    /// How many accesses there are, live on entry, uses and removed ones included.
+    pub fn num_accesses(&self) -> usize {
+        self.accesses.len()
+    }
+
     /// The number by which the access is printed; none for uses. Live on entry has 0.
     pub fn number(&self, access: MemoryAccess) -> Option<u32> {
         (access.0 <= self.defs + self.phis).then_some(access.0)

@@ -100,10 +100,13 @@ pub struct Walker {
 }
 
 impl Walker {
-    /// Forgets the last function and grants the budget for one of `accesses` accesses.
+    /// Forgets the last function and grants the budget for one of `accesses` accesses, phis
+    /// included.
     pub fn reset(&mut self, accesses: usize, steps_per_access: u32) {
         self.cache.clear();
+        self.cache.resize(accesses);
         self.memos.clear();
+        self.memos.resize(accesses);
         self.frames.clear();
         self.query = 0;
         self.budget = WALK_STEPS_MIN + accesses as u64 * u64::from(steps_per_access);

@@ -270,6 +270,7 @@ impl Dse {
     fn reset(&mut self, cx: &mut PassContext<'_>) {
         self.stores_by_sum.clear();
         self.entered.clear();
+        self.entered.resize(cx.func.dfg.num_blocks());
         self.search = 0;
         self.reaches_exit.computed = false;
         self.budget = SEARCH_STEPS_MIN

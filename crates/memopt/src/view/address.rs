@@ -136,7 +136,7 @@ pub(crate) struct AddressContext<'a> {
     pub(crate) outside: &'a [bool],
 }
 
-/// The numbers of a function's values. Storage is reused after [`Addresses::clear`].
+/// The numbers of a function's values. Storage is reused after [`Addresses::reset`].
 #[derive(Debug, Default)]
 pub struct Addresses {
     numbers: SecondaryMap<Value, Option<Linear>>,
@@ -149,9 +149,10 @@ pub struct Addresses {
 }
 
 impl Addresses {
-    /// Forgets all numbers.
-    pub fn clear(&mut self) {
+    /// Forgets all numbers and makes room for those of `func`.
+    pub fn reset(&mut self, func: &Function) {
         self.numbers.clear();
+        self.numbers.resize(func.dfg.num_values());
         self.sums.clear();
         self.terms.clear();
         self.sum_index.clear();

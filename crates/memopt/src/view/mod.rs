@@ -65,6 +65,8 @@ pub struct EntryData {
     pub fixed: bool,
     /// A rewrite has removed the instruction.
     pub removed: bool,
+    /// The number of the first byte's address, once it was asked for.
+    address: Option<Linear>,
 }
 
 /// Where an access stands and what it touches: one side of an alias question.
@@ -132,7 +134,8 @@ impl View {
         self.entries.clear();
         self.spans.clear();
         self.entry_of_inst.clear();
-        self.addresses.clear();
+        self.entry_of_inst.resize(func.dfg.num_insts());
+        self.addresses.reset(func);
         self.exposes_frame = false;
         self.loads = 0;
         self.stores = 0;
@@ -183,6 +186,7 @@ impl View {
             class: self.classes.class(ClassKind::Rest),
             fixed,
             removed: false,
+            address: None,
         });
         self.entry_of_inst[inst] = entry.into();
     }
@@ -311,27 +315,42 @@ impl View {
     pub fn location(&mut self, func: &Function, flow: &Flow, entry: Entry) -> Location {
         let data = &self.entries[entry];
         let bytes = data.bytes.expect("the entry names bytes");
+        let inst = data.inst;
+        let address = data
+            .address
+            .or_else(|| self.number_address(func, flow, entry, &bytes));
+        Location {
+            inst,
+            address,
+            width: bytes.width,
+            region: bytes.region.expand(),
+            slot: bytes.slot.expand(),
+        }
+    }
+
+    fn number_address(
+        &mut self,
+        func: &Function,
+        flow: &Flow,
+        entry: Entry,
+        bytes: &Bytes,
+    ) -> Option<Linear> {
+        if func.dfg.value_type(bytes.address) != types::I64 {
+            return None;
+        }
         let cx = AddressContext {
             func,
             flow,
             endianness: self.endianness,
             outside: &self.outside,
         };
-        let is_pointer = func.dfg.value_type(bytes.address) == types::I64;
-        let address = is_pointer.then(|| {
-            let number = self.addresses.number(cx, bytes.address);
-            Linear {
-                sum: number.sum,
-                offset: number.offset.wrapping_add(i64::from(bytes.offset)),
-            }
-        });
-        Location {
-            inst: data.inst,
-            address,
-            width: bytes.width,
-            region: bytes.region.expand(),
-            slot: bytes.slot.expand(),
-        }
+        let number = self.addresses.number(cx, bytes.address);
+        let address = Linear {
+            sum: number.sum,
+            offset: number.offset.wrapping_add(i64::from(bytes.offset)),
+        };
+        self.entries[entry].address = Some(address);
+        Some(address)
     }
 
     /// Declares that `value` is the same number as `other`, if both are numbers of addresses.
