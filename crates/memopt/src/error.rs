@@ -19,6 +19,12 @@ pub enum Error {
         /// What the verifier said.
         message: String,
     },
+    /// The checker could not prove a rewrite ([`Options::check`](crate::Options::check)). A bug in
+    /// this library: of a pass, or of the checker.
+    Unproven {
+        /// What was claimed, and where the proof failed.
+        message: String,
+    },
 }
 
 impl fmt::Display for Error {
@@ -29,6 +35,9 @@ impl fmt::Display for Error {
                     f,
                     "target {triple} is not supported: pointers must be 64 bits wide"
                 )
+            }
+            Error::Unproven { message } => {
+                write!(f, "internal error: unproven rewrite: {message}")
             }
             Error::Verifier { pass, message } => {
                 write!(f, "internal error: verifier failed after {pass}: {message}")

@@ -10,6 +10,8 @@
 
 pub mod alias;
 mod analysis;
+mod certificate;
+mod check;
 mod context;
 mod convert;
 pub mod effects;

@@ -160,6 +160,8 @@ pub struct Options {
     /// Run Cranelift's verifier and the MemorySSA verifier after every pass that changed the
     /// function.
     pub verify: bool,
+    /// Prove each rewrite on the function as it came, by an independent checker. Slow.
+    pub check: bool,
     /// Steps of memory walks allowed for each memory access of the function, on average.
     pub walk_steps_per_access: u32,
 }
@@ -175,6 +177,7 @@ impl Options {
             fuel: None,
             remarks: false,
             verify: false,
+            check: false,
             walk_steps_per_access: 64,
         };
         match preset {

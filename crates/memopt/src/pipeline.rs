@@ -5,6 +5,8 @@ use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::verify_function;
 
 use crate::analysis::MemoryAnalysis;
+use crate::certificate::Certificate;
+use crate::check::{Claims, check};
 use crate::context::Context;
 use crate::error::Error;
 use crate::fuel::Fuel;
@@ -62,17 +64,27 @@ pub(crate) fn run(
     context.analysis.analyze(func, options);
     report.stats.memssa_defs = u64::from(context.analysis.ssa.num_defs());
     report.stats.memssa_phis = u64::from(context.analysis.ssa.num_phis());
+    let mut run = Run {
+        original: options.check.then(|| func.clone()),
+        certificates: Vec::new(),
+        func,
+        isa,
+        options,
+        context,
+        fuel,
+        report,
+    };
     for row in TABLE {
-        debug_assert!(row.after.iter().all(|&before| before != row.pass));
         if options.passes.contains(&row.pass) {
-            run_pass(func, isa, options, context, fuel, &mut report, row.pass)?;
+            run.pass(row.pass)?;
         }
     }
-    let counts = context.analysis.walk_counts();
-    report.stats.memssa_walks = counts.walks;
-    report.stats.memssa_walk_steps = counts.steps;
-    report.stats.memssa_walks_exhausted = counts.exhausted;
-    Ok(report)
+    run.check()?;
+    let counts = run.context.analysis.walk_counts();
+    run.report.stats.memssa_walks = counts.walks;
+    run.report.stats.memssa_walk_steps = counts.steps;
+    run.report.stats.memssa_walks_exhausted = counts.exhausted;
+    Ok(run.report)
 }
 
 /// Whether any pass can do anything: a load needs a source, a store an overwrite or a slot.
@@ -85,61 +97,76 @@ fn is_untouched(func: &Function, options: &Options) -> bool {
         && options.untouched_functions.contains(&func.name.to_string())
 }
 
-fn run_pass(
-    func: &mut Function,
-    isa: &dyn TargetIsa,
-    options: &Options,
-    context: &mut Context,
-    fuel: &mut Fuel,
-    report: &mut Report,
-    pass: Pass,
-) -> Result<(), Error> {
-    let Context {
-        analysis,
-        forward,
-        dse,
-    } = context;
-    let MemoryAnalysis {
-        flow,
-        view,
-        ssa,
-        walker,
-    } = analysis;
-    let mut cx = PassContext {
-        func,
-        flow,
-        view,
-        ssa,
-        walker,
-        fuel,
-        options,
-        stats: &mut report.stats,
-        remarks: &mut report.remarks,
-    };
-    let changed = match pass {
-        Pass::Forward => forward::run(&mut cx, forward),
-        Pass::Dse => dse::run(&mut cx, dse),
-    };
-    report.changed |= changed;
-    if changed && options.verify {
-        verify(func, isa, context, pass)?;
-    }
-    Ok(())
+/// One function on its way through the pipeline.
+struct Run<'a> {
+    func: &'a mut Function,
+    isa: &'a dyn TargetIsa,
+    options: &'a Options,
+    context: &'a mut Context,
+    fuel: &'a mut Fuel,
+    report: Report,
+    /// The function as it came, if rewrites are to be checked.
+    original: Option<Function>,
+    certificates: Vec<Certificate>,
 }
 
-fn verify(
-    func: &Function,
-    isa: &dyn TargetIsa,
-    context: &mut Context,
-    pass: Pass,
-) -> Result<(), Error> {
-    let failed = |message: String| Error::Verifier {
-        pass: pass.to_string(),
-        message,
-    };
-    verify_function(func, isa).map_err(|errors| failed(errors.to_string()))?;
-    let verified = context.analysis.verify(func);
-    verified.map_err(|error| failed(error.to_string()))
+impl Run<'_> {
+    fn pass(&mut self, pass: Pass) -> Result<(), Error> {
+        let Context {
+            analysis,
+            forward,
+            dse,
+        } = &mut *self.context;
+        let MemoryAnalysis {
+            flow,
+            view,
+            ssa,
+            walker,
+        } = analysis;
+        let mut cx = PassContext {
+            func: self.func,
+            flow,
+            view,
+            ssa,
+            walker,
+            fuel: self.fuel,
+            options: self.options,
+            stats: &mut self.report.stats,
+            remarks: &mut self.report.remarks,
+            certificates: self.options.check.then_some(&mut self.certificates),
+        };
+        let changed = match pass {
+            Pass::Forward => forward::run(&mut cx, forward),
+            Pass::Dse => dse::run(&mut cx, dse),
+        };
+        self.report.changed |= changed;
+        if changed && self.options.verify {
+            self.verify(pass)?;
+        }
+        Ok(())
+    }
+
+    fn verify(&mut self, pass: Pass) -> Result<(), Error> {
+        let failed = |message: String| Error::Verifier {
+            pass: pass.to_string(),
+            message,
+        };
+        verify_function(self.func, self.isa).map_err(|errors| failed(errors.to_string()))?;
+        let verified = self.context.analysis.verify(self.func);
+        verified.map_err(|error| failed(error.to_string()))
+    }
+
+    fn check(&self) -> Result<(), Error> {
+        let Some(original) = &self.original else {
+            return Ok(());
+        };
+        let claims = Claims {
+            certificates: &self.certificates,
+            endianness: self.isa.endianness(),
+            outside: self.context.analysis.view.outside(),
+        };
+        check(original, self.func, &claims).map_err(|message| Error::Unproven { message })
+    }
 }
 
 #[cfg(test)]

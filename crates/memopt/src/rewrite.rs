@@ -8,6 +8,7 @@ use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::{Function, Inst, InstBuilder, MemFlagsData, Value};
 use smallvec::SmallVec;
 
+use crate::certificate::Certificate;
 use crate::convert::{Conversion, Step};
 use crate::fuel::Fuel;
 use crate::memssa::MemorySsa;
@@ -28,6 +29,8 @@ pub(crate) struct Rewriter<'a> {
     pub(crate) view: &'a mut View,
     pub(crate) ssa: &'a mut MemorySsa,
     pub(crate) fuel: &'a mut Fuel,
+    /// Where claims go, if they are to be checked.
+    pub(crate) certificates: Option<&'a mut Vec<Certificate>>,
 }
 
 impl Rewriter<'_> {
@@ -47,6 +50,13 @@ impl Rewriter<'_> {
             return Outcome::FlagsFull;
         }
         let inst = self.view.entry(load).inst;
+        let source = self.view.entry(source).inst;
+        self.certify(|| Certificate::LoadTakes {
+            load: inst,
+            source,
+            value,
+            conversion: conversion.clone(),
+        });
         let value = self.insert_conversion(inst, value, conversion);
         let results: SmallVec<[Value; 1]> = SmallVec::from_slice(self.func.dfg.inst_results(inst));
         self.func.dfg.clear_results(inst);
@@ -69,8 +79,22 @@ impl Rewriter<'_> {
             return Outcome::FlagsFull;
         }
         let inst = self.view.entry(store).inst;
+        let witness = justification.map(|witness| self.view.entry(witness).inst);
+        self.certify(|| match witness {
+            None => Certificate::StoreUnobserved { store: inst },
+            Some(witness) => Certificate::StoreInVain {
+                store: inst,
+                witness,
+            },
+        });
         self.remove(store, inst);
         Outcome::Done
+    }
+
+    fn certify(&mut self, certificate: impl FnOnce() -> Certificate) {
+        if let Some(certificates) = &mut self.certificates {
+            certificates.push(certificate());
+        }
     }
 
     fn remove(&mut self, entry: Entry, inst: Inst) {

@@ -5,6 +5,7 @@ pub(crate) mod forward;
 
 use cranelift_codegen::ir::{Function, Inst};
 
+use crate::certificate::Certificate;
 use crate::flow::Flow;
 use crate::fuel::Fuel;
 use crate::memssa::{MemorySsa, WalkContext, Walker};
@@ -25,6 +26,8 @@ pub(crate) struct PassContext<'a> {
     pub(crate) options: &'a Options,
     pub(crate) stats: &'a mut Stats,
     pub(crate) remarks: &'a mut Vec<Remark>,
+    /// Where claims go, if they are to be checked.
+    pub(crate) certificates: Option<&'a mut Vec<Certificate>>,
 }
 
 impl PassContext<'_> {
@@ -44,6 +47,7 @@ impl PassContext<'_> {
             view: self.view,
             ssa: self.ssa,
             fuel: self.fuel,
+            certificates: self.certificates.as_deref_mut(),
         }
     }
 
