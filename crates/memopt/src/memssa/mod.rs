@@ -15,6 +15,8 @@
 mod build;
 mod idf;
 mod print;
+#[cfg(test)]
+mod tests;
 mod verify;
 mod walk;
 

@@ -56,10 +56,14 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn write_phi(&self, w: &mut dyn Write, phi: MemoryAccess, block: Block) -> fmt::Result {
         write!(w, "{} = MemoryPhi(", Name(self.ssa, phi))?;
-        for (index, pred) in self.flow.preds(block).iter().enumerate() {
-            let separator = if index == 0 { "" } else { ", " };
+        let mut preds: Vec<(usize, Block)> =
+            self.flow.preds(block).iter().copied().enumerate().collect();
+        preds.sort_by_key(|&(_, pred)| pred);
+        let mut separator = "";
+        for (index, pred) in preds {
             let operand = Name(self.ssa, self.ssa.operand(phi, index));
             write!(w, "{separator}{pred}:{operand}")?;
+            separator = ", ";
         }
         write!(w, ")")
     }

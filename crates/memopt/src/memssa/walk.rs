@@ -2,8 +2,11 @@
 //!
 //! The walk goes up the chain of defining accesses, asks an alias question at each def, and is
 //! exact through phis: a phi whose operands all lead to one clobber is passed. A path that leads
-//! back to a phi which is being passed has met no clobber and does not count, as in the phi
-//! elimination of Braun et al., *Simple and efficient construction of SSA form*, CC 2013.
+//! back to a phi which is being passed has met no clobber and does not count. Phis that lead to
+//! one another have one answer: they are strongly connected components, found as in Tarjan,
+//! *Depth-first search and linear graph algorithms*, 1972, and passed as a whole, as in the phi
+//! elimination of Braun et al., *Simple and efficient construction of SSA form*, CC 2013. A phi
+//! where two clobbers meet is its own answer and no longer part of a component.
 //!
 //! # Instances
 //!
@@ -13,8 +16,8 @@
 //!
 //! # Budget
 //!
-//! Steps are drawn from one budget for the whole function. When it is spent, a walk ends where it
-//! stands, which loses an optimization and nothing else.
+//! Steps, a def or a phi operand each, are drawn from one budget for the whole function. When it is
+//! spent, a walk ends where it stands, which loses an optimization and nothing else.
 
 use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::ir::{Block, Function};
@@ -49,9 +52,25 @@ struct Query {
 enum Memo {
     #[default]
     Unvisited,
-    /// On the stack of phis that are being passed.
-    Open,
+    /// It leads up to a phi that is open: itself, or one that was opened before it.
+    Pending(Pending),
     Done(Clobber),
+}
+
+/// What is known of a phi before its component is complete.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    /// When the earliest phi was opened that it is known to lead to.
+    low: u32,
+    /// The one clobber it leads to outside its component, as far as it was walked.
+    merged: Option<Clobber>,
+}
+
+/// What a walk up one operand of a phi came to.
+#[derive(Clone, Copy, Debug)]
+enum Answer {
+    Clobber(Clobber),
+    Pending(Pending),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -66,7 +85,11 @@ struct Frame {
     block: Block,
     instance: Instance,
     next_operand: usize,
-    merged: Option<Clobber>,
+    /// When it was opened.
+    index: u32,
+    pending: Pending,
+    /// How many phis were pending then.
+    members: usize,
 }
 
 /// Counts of one function's walks.
@@ -94,6 +117,10 @@ pub struct Walker {
     cache: SecondaryMap<MemoryAccess, Option<Clobber>>,
     memos: SecondaryMap<MemoryAccess, [Stamped; 2]>,
     frames: Vec<Frame>,
+    /// The closed phis whose component is not complete.
+    members: Vec<Clobber>,
+    /// Phis that the query has opened.
+    opened: u32,
     query: u32,
     budget: u64,
     counts: WalkCounts,
@@ -108,6 +135,7 @@ impl Walker {
         self.memos.clear();
         self.memos.resize(accesses);
         self.frames.clear();
+        self.members.clear();
         self.query = 0;
         self.budget = WALK_STEPS_MIN + accesses as u64 * u64::from(steps_per_access);
         self.counts = WalkCounts::default();
@@ -188,42 +216,48 @@ impl Walker {
         self.counts.walks += 1;
         self.query += 1;
         self.frames.clear();
+        self.members.clear();
+        self.opened = 0;
         let mut next = (start, Instance::Same);
         loop {
             let (access, instance) = next;
             let Some(end) = self.climb(cx, query, access, instance) else {
                 return self.give_up(access, instance);
             };
-            let mut found = self.enter(cx, end, instance);
+            let mut answer = self.enter(cx, end, instance);
             // Hand the answer to the phi that asked, as long as there is one.
             loop {
-                if let Some(clobber) = found {
-                    match self.frames.last_mut() {
-                        None => return clobber,
-                        Some(frame) => {
-                            found = frame.merge(clobber);
-                            if let Some(closed) = found {
-                                found = Some(self.close(closed));
-                                continue;
-                            }
-                        }
-                    }
-                }
                 let Some(frame) = self.frames.last_mut() else {
-                    unreachable!("memssa: a walk without an answer has a phi open");
+                    let Some(Answer::Clobber(clobber)) = answer else {
+                        unreachable!("memssa: a walk ended without an answer");
+                    };
+                    return clobber;
                 };
-                match frame.next_operand(cx, query) {
-                    Some(operand) => {
-                        next = operand;
-                        break;
-                    }
-                    None => {
-                        let closed = frame.merged.unwrap_or(frame.itself());
-                        found = Some(self.close(closed));
-                    }
+                let meets_another = answer.is_some_and(|answer| frame.merge(answer));
+                if meets_another {
+                    answer = Some(self.close_as_meeting());
+                    continue;
                 }
+                let Some(operand) = frame.next_operand(cx, query) else {
+                    answer = Some(self.close());
+                    continue;
+                };
+                if !self.take_step() {
+                    return self.give_up(access, instance);
+                }
+                next = operand;
+                break;
             }
         }
+    }
+
+    fn take_step(&mut self) -> bool {
+        if self.budget == 0 {
+            return false;
+        }
+        self.budget -= 1;
+        self.counts.steps += 1;
+        true
     }
 
     /// Goes up from `access` to the first def that may have changed the location, a phi, or live
@@ -239,11 +273,9 @@ impl Walker {
             let AccessKind::Def(def) = cx.ssa.kind(access) else {
                 return Some(access);
             };
-            if self.budget == 0 {
+            if !self.take_step() {
                 return None;
             }
-            self.budget -= 1;
-            self.counts.steps += 1;
             if may_clobber(cx, def, &query.location, instance) {
                 return Some(access);
             }
@@ -261,35 +293,71 @@ impl Walker {
         cx: &WalkContext<'_>,
         access: MemoryAccess,
         instance: Instance,
-    ) -> Option<Clobber> {
+    ) -> Option<Answer> {
         let found = Clobber { access, instance };
         let AccessKind::Phi(block) = cx.ssa.kind(access) else {
-            return Some(found);
+            return Some(Answer::Clobber(found));
         };
         match self.memo(found) {
-            Memo::Done(_) => Some(self.resolve(found)),
-            Memo::Open => Some(found),
+            Memo::Done(clobber) => Some(Answer::Clobber(clobber)),
+            Memo::Pending(pending) => Some(Answer::Pending(pending)),
             Memo::Unvisited => {
-                self.counts.steps += 1;
-                self.set_memo(found, Memo::Open);
+                let index = self.opened;
+                self.opened += 1;
+                let pending = Pending {
+                    low: index,
+                    merged: None,
+                };
+                self.set_memo(found, Memo::Pending(pending));
                 self.frames.push(Frame {
                     phi: access,
                     block,
                     instance,
                     next_operand: 0,
-                    merged: None,
+                    index,
+                    pending,
+                    members: self.members.len(),
                 });
                 None
             }
         }
     }
 
-    /// Takes the answer of the last phi that was opened off the stack.
-    fn close(&mut self, answer: Clobber) -> Clobber {
-        if let Some(frame) = self.frames.pop() {
-            self.set_memo(frame.itself(), Memo::Done(answer));
+    /// Takes the last phi that was opened, all operands of which are walked, off the stack.
+    fn close(&mut self) -> Answer {
+        let frame = self.pop_frame();
+        let itself = frame.itself();
+        if frame.pending.low < frame.index {
+            self.set_memo(itself, Memo::Pending(frame.pending));
+            self.members.push(itself);
+            return Answer::Pending(frame.pending);
         }
-        answer
+        let answer = frame.pending.merged.unwrap_or(itself);
+        self.set_memo(itself, Memo::Done(answer));
+        while self.members.len() > frame.members {
+            if let Some(member) = self.members.pop() {
+                self.set_memo(member, Memo::Done(answer));
+            }
+        }
+        Answer::Clobber(answer)
+    }
+
+    /// Takes the last phi that was opened off the stack: two clobbers meet in it. What leads to it
+    /// has to be asked anew.
+    fn close_as_meeting(&mut self) -> Answer {
+        let frame = self.pop_frame();
+        let itself = frame.itself();
+        self.set_memo(itself, Memo::Done(itself));
+        while self.members.len() > frame.members {
+            if let Some(member) = self.members.pop() {
+                self.set_memo(member, Memo::Unvisited);
+            }
+        }
+        Answer::Clobber(itself)
+    }
+
+    fn pop_frame(&mut self) -> Frame {
+        self.frames.pop().expect("memssa: a phi is open")
     }
 
     fn give_up(&mut self, access: MemoryAccess, instance: Instance) -> Clobber {
@@ -315,17 +383,6 @@ impl Walker {
             memo,
         };
     }
-
-    /// Follows answers that named a phi which was open then and is answered now.
-    fn resolve(&self, mut clobber: Clobber) -> Clobber {
-        while let Memo::Done(answer) = self.memo(clobber) {
-            if answer == clobber {
-                break;
-            }
-            clobber = answer;
-        }
-        clobber
-    }
 }
 
 impl Frame {
@@ -336,19 +393,23 @@ impl Frame {
         }
     }
 
-    /// Takes in the answer of an operand. An answer for the phi as a whole if it is certain now:
-    /// two operands with different clobbers.
-    fn merge(&mut self, clobber: Clobber) -> Option<Clobber> {
-        if clobber == self.itself() {
-            return None;
-        }
-        match self.merged {
-            None => self.merged = Some(clobber),
-            Some(merged) if merged.access != clobber.access => return Some(self.itself()),
-            Some(_) if clobber.instance == Instance::Other => self.merged = Some(clobber),
+    /// Takes in the answer of an operand. True if the phi is where two clobbers meet.
+    fn merge(&mut self, answer: Answer) -> bool {
+        let clobber = match answer {
+            Answer::Clobber(clobber) => clobber,
+            Answer::Pending(Pending { low, merged }) => {
+                self.pending.low = self.pending.low.min(low);
+                let Some(clobber) = merged else { return false };
+                clobber
+            }
+        };
+        match &mut self.pending.merged {
+            None => self.pending.merged = Some(clobber),
+            Some(merged) if merged.access != clobber.access => return true,
+            Some(merged) if clobber.instance == Instance::Other => *merged = clobber,
             Some(_) => {}
         }
-        None
+        false
     }
 
     /// The next operand that is to be walked, and whether terms are the same instances there.
