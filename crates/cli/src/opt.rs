@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use cranelift_codegen::isa::TargetIsa;
+use cranelift_memopt::print::clif;
 use cranelift_memopt::{Optimizer, Report, Stats};
 
 use crate::flags::{self, Flags, Target};
@@ -67,7 +68,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
         let (mut func, report) = flags::optimize(&mut optimizer, &input, index, &*isa)?;
         func.dfg.resolve_all_aliases();
         let gap = if index == 0 { "" } else { "\n" };
-        write!(text, "{gap}{}", func.display())?;
+        write!(text, "{gap}{}", clif(&func))?;
         let Report {
             stats: more,
             remarks: said,

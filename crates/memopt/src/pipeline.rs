@@ -17,13 +17,11 @@ use crate::report::Report;
 /// A row of the pass table.
 struct Row {
     pass: Pass,
-    /// Passes that must not come later.
+    /// Passes that must come before it.
+    #[cfg_attr(not(test), expect(dead_code, reason = "for the test"))]
     after: &'static [Pass],
     /// Why it has its place.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "read by people and by the test")
-    )]
+    #[cfg_attr(not(test), expect(dead_code, reason = "for people and the test"))]
     reason: &'static str,
 }
 

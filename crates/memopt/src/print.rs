@@ -3,7 +3,7 @@
 use std::fmt::{self, Write};
 
 use cranelift_codegen::entity::SecondaryMap;
-use cranelift_codegen::ir::{Block, Function, Inst, Value};
+use cranelift_codegen::ir::{Block, Function, Inst, InstructionData, Value};
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::write::{FuncWriter, PlainWriter, decorate_function};
 
@@ -76,6 +76,57 @@ pub fn memssa_dot(
         flow, view, ssa, ..
     } = &analysis;
     Ok(to_text(|w| form::write_dot(w, func, flow, view, ssa)))
+}
+
+/// Cranelift's own text, but for what it leaves out.
+struct ClifWriter;
+
+impl FuncWriter for ClifWriter {
+    fn write_block_header(
+        &mut self,
+        w: &mut dyn Write,
+        func: &Function,
+        block: Block,
+        indent: usize,
+    ) -> fmt::Result {
+        PlainWriter.write_block_header(w, func, block, indent)
+    }
+
+    fn write_instruction(
+        &mut self,
+        w: &mut dyn Write,
+        func: &Function,
+        aliases: &SecondaryMap<Value, Vec<Value>>,
+        inst: Inst,
+        indent: usize,
+    ) -> fmt::Result {
+        let flags = match func.dfg.insts[inst] {
+            InstructionData::AtomicRmw { flags, .. } | InstructionData::AtomicCas { flags, .. } => {
+                func.dfg.mem_flags[flags].to_string()
+            }
+            _ => String::new(),
+        };
+        if flags.is_empty() {
+            return PlainWriter.write_instruction(w, func, aliases, inst, indent);
+        }
+        let line = to_text(|w| PlainWriter.write_instruction(w, func, aliases, inst, indent));
+        // The flags stand between the opcode with its type and the operands.
+        let opcode = func.dfg.insts[inst].opcode().to_string();
+        let end = line.find(&opcode).and_then(|start| {
+            let operands = line[start..].find(' ')?;
+            Some(start + operands)
+        });
+        match end {
+            Some(end) => write!(w, "{}{flags}{}", &line[..end], &line[end..]),
+            None => w.write_str(&line),
+        }
+    }
+}
+
+/// The function as CLIF that parses back to the same function. Cranelift's own text leaves out the
+/// memory flags of `atomic_rmw` and `atomic_cas`, byte order and trap code among them.
+pub fn clif(func: &Function) -> String {
+    to_text(|w| decorate_function(&mut ClifWriter, w, func))
 }
 
 struct EffectsWriter;
@@ -152,4 +203,23 @@ pub fn alias(func: &Function, isa: &dyn TargetIsa, options: &Options) -> Result<
         }
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_of_atomics_are_printed() {
+        let text = "function %f(i64, i32) -> i32, i32 system_v {\n    region0 = 7 \"r\"\n\n\
+                    block0(v0: i64, v1: i32):\n    \
+                    v2 = atomic_rmw.i32 notrap big region0 add v0, v1\n    \
+                    v3 = atomic_cas.i32 user1 little v0, v1, v2\n    return v2, v3\n}\n";
+        let functions = cranelift_reader::parse_functions(text).expect("test CLIF parses");
+        let printed = clif(&functions[0]);
+        let again = cranelift_reader::parse_functions(&printed).expect("printed CLIF parses");
+        assert!(printed.contains("notrap big region0 add"), "{printed}");
+        assert_eq!(clif(&again[0]), printed);
+        assert_eq!(functions[0].dfg.mem_flags, again[0].dfg.mem_flags);
+    }
 }

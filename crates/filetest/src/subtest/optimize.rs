@@ -6,6 +6,7 @@ use cranelift_codegen::ir::Function;
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::verify_function;
 use cranelift_memopt::Options;
+use cranelift_memopt::print::clif;
 use cranelift_reader::parse_functions;
 
 use super::{PrintSubtest, Printed};
@@ -29,7 +30,7 @@ impl PrintSubtest for Optimize {
                     .context("after optimization")
                     .with_context(|| InFunction::new(index, &function))?;
                 Ok(Printed {
-                    text: function.display().to_string(),
+                    text: clif(&function),
                     report: Some(report),
                 })
             })
@@ -43,12 +44,12 @@ impl PrintSubtest for Optimize {
 
 fn check_valid(function: &Function, isa: &dyn TargetIsa) -> Result<()> {
     verify_function(function, isa).map_err(|errors| anyhow!("{errors}"))?;
-    let text = function.display().to_string();
+    let text = clif(function);
     let parsed = parse_functions(&text)?;
     let [parsed] = parsed.as_slice() else {
         bail!("it does not parse back as one function");
     };
-    if let Some(difference) = precise_difference(&text, &parsed.display().to_string()) {
+    if let Some(difference) = precise_difference(&text, &clif(parsed)) {
         bail!("it parses back as another function\n{difference}");
     }
     Ok(())

@@ -16,7 +16,7 @@ use super::walk::{WalkContext, may_clobber, up_edge};
 use super::{AccessKind, Clobber, verify};
 use crate::Options;
 use crate::alias::{Alias, Instance, alias};
-use crate::context::Context;
+use crate::analysis::MemoryAnalysis;
 use crate::effects::Access;
 use crate::view::{Entry, Location};
 
@@ -114,8 +114,8 @@ fn random_inst(random: &mut Random, text: &mut String, pointers: &[String], next
     };
 }
 
-fn analyzed(func: &Function, options: &Options) -> Context {
-    let mut context = Context::default();
+fn analyzed(func: &Function, options: &Options) -> MemoryAnalysis {
+    let mut context = MemoryAnalysis::default();
     context.view.scan(func, Endianness::Little, options);
     context.analyze(func, options);
     context
