@@ -18,6 +18,7 @@
 
 use cranelift_codegen::ir::Function;
 
+use crate::faults::{Fault, planted};
 use crate::view::{Location, Slots};
 
 /// The relation of two accesses.
@@ -59,6 +60,9 @@ pub fn alias(
     {
         return Alias::No;
     }
+    if planted(Fault::RegionlessApart) && a.region != b.region {
+        return Alias::No;
+    }
     match (a.slot, b.slot) {
         (Some(x), Some(y)) if x != y => return Alias::No,
         (Some(slot), None) if !slots.escaped_at(func, slot, b.inst) => return Alias::No,
@@ -78,8 +82,10 @@ pub fn alias(
 fn relate_ranges(distance: i64, a: u32, b: u32) -> Alias {
     let before = distance.wrapping_neg() as u64;
     let after = distance as u64;
-    if distance == 0 && a == b {
+    if distance == 0 && (a == b || planted(Fault::WidthIgnored)) {
         Alias::Must
+    } else if planted(Fault::OverlapIgnored) {
+        Alias::No
     } else if after < u64::from(a) || before < u64::from(b) {
         Alias::Partial { offset: distance }
     } else {

@@ -3,6 +3,7 @@
 use cranelift_codegen::ir::{Endianness, Function, Inst, Opcode, Type, Value};
 use smallvec::SmallVec;
 
+use crate::faults::{Fault, planted};
 use crate::view::memory_type;
 
 /// One instruction of a conversion.
@@ -74,7 +75,9 @@ pub(crate) fn plan_conversion(
     };
     let from = func.dfg.value_type(value);
     let to = func.dfg.value_type(func.dfg.first_result(load));
-    let same_form = source_form == Form::Whole || source_opcode == load_opcode;
+    let same_form = source_form == Form::Whole
+        || source_opcode == load_opcode
+        || (planted(Fault::Truncation) && source_form == Form::Truncated);
     if from == to && same_form && load_form == loaded_form(source_form) {
         return Some((value, Conversion::default()));
     }
@@ -92,7 +95,7 @@ pub(crate) fn plan_conversion(
     }
     if load_memory != to {
         steps.push(match load_form {
-            Form::Signed => Step::SignExtend(to),
+            Form::Signed if !planted(Fault::SignExtension) => Step::SignExtend(to),
             _ => Step::ZeroExtend(to),
         });
     }

@@ -7,6 +7,8 @@ use std::fmt;
 
 use cranelift_codegen::ir::{Function, Inst, InstructionData, Opcode, Value, ValueDef};
 
+use crate::faults::{Fault, planted};
+
 /// How an instruction uses the bytes that its address operand names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
@@ -102,6 +104,19 @@ impl Effects {
 
     fn of_kind(func: &Function, data: &InstructionData) -> Effects {
         match Kind::of(data.opcode()) {
+            Kind::Call if planted(Fault::CallIgnored) => Effects::NONE,
+            Kind::Call if planted(Fault::TryCallIgnored) && data.opcode().is_branch() => {
+                Effects::NONE
+            }
+            Kind::TailCall if planted(Fault::TailCallIgnored) => Effects::NONE,
+            Kind::Fence if planted(Fault::FenceIgnored) => Effects::NONE,
+            Kind::Debug if planted(Fault::DebugIgnored) => Effects::NONE,
+            Kind::Trap if planted(Fault::TrapIgnored) => Effects::NONE,
+            Kind::FramePointer if planted(Fault::FrameExposed) => Effects::NONE,
+            Kind::Atomic { writes } if planted(Fault::AtomicIgnored) => {
+                let access = if writes { Access::Store } else { Access::Load };
+                Effects::of_access(func, data, access)
+            }
             Kind::None => Effects::NONE,
             Kind::Load => Effects::of_access(func, data, Access::Load),
             Kind::Store => Effects::of_access(func, data, Access::Store),
@@ -132,9 +147,9 @@ impl Effects {
             Kind::Trap => Effects::TRAP,
             Kind::UnsignedDivision => Effects::of_division(func, data, |divisor| divisor != 0),
             // The most negative number divided by -1 overflows.
-            Kind::SignedDivision => {
-                Effects::of_division(func, data, |divisor| divisor != 0 && divisor != -1)
-            }
+            Kind::SignedDivision => Effects::of_division(func, data, |divisor| {
+                divisor != 0 && (divisor != -1 || planted(Fault::DivisionOverflow))
+            }),
         }
     }
 
@@ -142,7 +157,7 @@ impl Effects {
         // An access without flags, were Cranelift to add one, has no promise to rely on.
         let notrap = data
             .memflags_data(&func.dfg)
-            .is_some_and(|flags| flags.notrap());
+            .is_some_and(|flags| flags.notrap() || planted(Fault::AccessTrapIgnored));
         Effects {
             access,
             may_trap: !notrap,

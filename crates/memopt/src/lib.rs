@@ -16,6 +16,10 @@ mod context;
 mod convert;
 pub mod effects;
 mod error;
+#[cfg(feature = "seeded-faults")]
+pub mod faults;
+#[cfg(not(feature = "seeded-faults"))]
+mod faults;
 pub mod flow;
 mod fuel;
 pub mod memssa;

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 
 use crate::certificate::Certificate;
 use crate::convert::{Conversion, Step};
+use crate::faults::{Fault, planted};
 use crate::fuel::Fuel;
 use crate::memssa::MemorySsa;
 use crate::view::{Entry, View};
@@ -115,7 +116,7 @@ impl Rewriter<'_> {
         let (Some(kept), Some(other)) = (flags_of(survivor), flags_of(gone)) else {
             return true;
         };
-        if !kept.aligned() || other.aligned() {
+        if !kept.aligned() || other.aligned() || planted(Fault::AlignedKept) {
             return true;
         }
         let Ok(flags) = self.func.dfg.mem_flags.insert(without_aligned(kept)) else {

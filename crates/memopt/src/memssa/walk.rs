@@ -25,6 +25,7 @@ use cranelift_codegen::ir::{Block, Function};
 use super::{AccessKind, MemoryAccess, MemorySsa};
 use crate::alias::{Alias, Instance, alias};
 use crate::effects::Access;
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::view::{Class, Entry, Location, View};
 
@@ -166,7 +167,10 @@ impl Walker {
         let data = cx.view.entry(entry);
         let bytes = data.bytes?;
         let flags = cx.view.flags(cx.func, &bytes);
-        let clobber = if data.effects.access == Access::Load && flags.readonly() && flags.notrap() {
+        let clobber = if data.effects.access == Access::Load
+            && flags.readonly()
+            && (flags.notrap() || planted(Fault::ReadonlyTrap))
+        {
             Clobber {
                 access: MemoryAccess::LIVE_ON_ENTRY,
                 instance: Instance::Same,
@@ -443,7 +447,10 @@ pub(crate) fn up_edge(
     block: Block,
     below: Instance,
 ) -> Instance {
-    if flow.is_retreating(pred, block) && !is_invariant_above(flow, view, location, block) {
+    if !planted(Fault::LoopCarriedAddress)
+        && flow.is_retreating(pred, block)
+        && !is_invariant_above(flow, view, location, block)
+    {
         Instance::Other
     } else {
         below

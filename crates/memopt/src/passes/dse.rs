@@ -64,6 +64,7 @@ use cranelift_codegen::ir::{Block, Function, Inst, InstructionData, TrapCode, Va
 use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
 use crate::effects::Access;
+use crate::faults::{Fault, planted};
 use crate::memssa::{AccessKind, is_invariant_above, is_private_at};
 use crate::options::Pass;
 use crate::remarks::Action;
@@ -185,7 +186,7 @@ fn load_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option<
         return None;
     }
     let store_inst = cx.view.entry(store).inst;
-    if cx.view.may_trap(store)
+    if (cx.view.may_trap(store) && !planted(Fault::LoadAsWitness))
         || !same_bytes(cx, load, store)
         || !cx.flow.inst_dominates(cx.func, load_inst, store_inst)
     {
@@ -227,7 +228,7 @@ fn same_bytes(cx: &mut PassContext<'_>, a: Entry, b: Entry) -> bool {
         })
     };
     alias(cx.func, &cx.view.slots, &x, &y, Instance::Same) == Alias::Must
-        && (x.width == 1 || endianness(a) == endianness(b))
+        && (x.width == 1 || endianness(a) == endianness(b) || planted(Fault::Endianness))
 }
 
 fn stored_value(func: &Function, store: Inst) -> Value {
@@ -237,8 +238,8 @@ fn stored_value(func: &Function, store: Inst) -> Value {
 /// Whether the two are one value, or constants with the same bits.
 fn same_value(func: &Function, a: Value, b: Value) -> bool {
     let (a, b) = (func.dfg.resolve_aliases(a), func.dfg.resolve_aliases(b));
-    if a == b {
-        return true;
+    if a == b || planted(Fault::DifferentValue) {
+        return func.dfg.value_type(a) == func.dfg.value_type(b);
     }
     let constant = |value: Value| {
         let ValueDef::Result(inst, _) = func.dfg.value_def(value) else {
@@ -361,11 +362,15 @@ impl Dse {
         let location = &subject.location;
         for &succ in cx.flow.succs(block) {
             // L4
-            if location.slot.is_none() && !self.reaches_exit.from(cx, succ) {
+            if location.slot.is_none()
+                && !self.reaches_exit.from(cx, succ)
+                && !planted(Fault::EndlessLoop)
+            {
                 return Err(Kept::Endless);
             }
             // L7
-            let goes_round = cx.flow.is_retreating(block, succ)
+            let goes_round = !planted(Fault::LoopCarriedStore)
+                && cx.flow.is_retreating(block, succ)
                 && !is_invariant_above(cx.flow, cx.view, location, succ);
             let instance = if goes_round {
                 Instance::Other
@@ -376,6 +381,9 @@ impl Dse {
             if *stamp != self.search {
                 *stamp = self.search;
                 self.worklist.push((succ, instance));
+            }
+            if planted(Fault::OnePath) {
+                break;
             }
         }
         Ok(())
@@ -390,14 +398,14 @@ fn verdict(
     instance: Instance,
 ) -> Verdict {
     let data = cx.view.entry(entry);
-    if data.removed {
+    if data.removed && !planted(Fault::RemovedKiller) {
         return Verdict::Pass;
     }
     let inst = data.inst;
     let effects = data.effects;
     let in_slot = subject.location.slot.is_some();
     if effects.ends_frame {
-        return if in_slot {
+        return if in_slot || planted(Fault::ReturnIgnored) {
             Verdict::Dead
         } else {
             Verdict::Observed(Kept::Return(inst))
@@ -412,7 +420,9 @@ fn verdict(
         Access::Store => verdict_of_store(cx, subject, entry, instance, private),
         Access::Atomic { .. } => pass_if(private, Kept::Fence(inst)),
         Access::None => pass_if(
-            private || !(effects.may_trap || effects.observes),
+            private
+                || (in_slot && planted(Fault::EscapedAtTrap))
+                || !(effects.may_trap || effects.observes),
             Kept::Trap(inst),
         ),
     }
@@ -437,7 +447,7 @@ fn verdict_of_load(
     let relation = alias(cx.func, &cx.view.slots, &subject.location, &other, instance);
     let bytes = cx.view.entry(entry).bytes;
     let readonly = bytes.is_some_and(|bytes| cx.view.flags(cx.func, &bytes).readonly());
-    if relation != Alias::No && !readonly {
+    if relation != Alias::No && !readonly && !planted(Fault::ReadIgnored) {
         return Verdict::Observed(Kept::Read(other.inst));
     }
     if cx.view.may_trap(entry) && !private {
@@ -445,7 +455,7 @@ fn verdict_of_load(
     }
     // L5
     pass_if(
-        subject.trap_code.is_none() || other.slot.is_some(),
+        subject.trap_code.is_none() || other.slot.is_some() || planted(Fault::NotrapBetween),
         Kept::MayTrap(other.inst),
     )
 }
@@ -463,14 +473,14 @@ fn verdict_of_store(
     let fixed = cx.view.entry(entry).fixed;
     let exact = relation == Alias::Must && !fixed;
     // L6
-    if cx.view.may_trap(entry) && !exact && !private {
+    if cx.view.may_trap(entry) && !exact && !private && !planted(Fault::WiderKiller) {
         return Verdict::Observed(Kept::Trap(other.inst));
     }
     if relation.second_covers_first(location.width, other.width) && !fixed {
         // L5
         let bytes = cx.view.entry(entry).bytes;
         let trap_code = bytes.and_then(|bytes| cx.view.flags(cx.func, &bytes).trap_code());
-        let traps_alike = exact && subject.trap_code == trap_code;
+        let traps_alike = exact && (subject.trap_code == trap_code || planted(Fault::TrapCode));
         if subject.trap_code.is_none() || traps_alike {
             return Verdict::Dead;
         }
@@ -478,7 +488,7 @@ fn verdict_of_store(
     }
     // L5
     pass_if(
-        subject.trap_code.is_none() || other.slot.is_some(),
+        subject.trap_code.is_none() || other.slot.is_some() || planted(Fault::NotrapBetween),
         Kept::MayTrap(other.inst),
     )
 }

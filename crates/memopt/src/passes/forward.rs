@@ -57,6 +57,7 @@ use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
 use crate::convert::{Conversion, plan_conversion};
 use crate::effects::Access;
+use crate::faults::{Fault, planted};
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
@@ -248,13 +249,16 @@ fn plan_from(
     let source_inst = cx.view.entry(source).inst;
     let is_store = cx.view.entry(source).effects.access == Access::Store;
     // L2
-    if !cx.flow.inst_dominates(cx.func, source_inst, load_inst) {
+    if !cx.flow.inst_dominates(cx.func, source_inst, load_inst) && !planted(Fault::DominanceIgnored)
+    {
         return Err(Kept::NoSource);
     }
     // L4
     let source_location = cx.view.location(cx.func, cx.flow, source);
     let slots = &cx.view.slots;
-    if alias(cx.func, slots, &source_location, location, Instance::Same) != Alias::Must {
+    if alias(cx.func, slots, &source_location, location, Instance::Same) != Alias::Must
+        && !planted(Fault::RegionsUnified)
+    {
         return Err(Kept::Region(source_inst));
     }
     // L3
@@ -268,7 +272,7 @@ fn plan_from(
         flags.map(|flags| flags.endianness(cx.view.endianness()))
     };
     let (from, to) = (endianness(source), endianness(load));
-    if location.width > 1 && from != to {
+    if location.width > 1 && from != to && !planted(Fault::Endianness) {
         return Err(Kept::Endianness(source_inst));
     }
     // L6
@@ -301,7 +305,7 @@ fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_st
             && clobber.instance == Instance::Same;
     }
     let above = walker.clobber_of(&mut walk, source);
-    above.is_some_and(|above| above.access == clobber.access)
+    above.is_some_and(|above| above.access == clobber.access) || planted(Fault::MemoryVersion)
 }
 
 /// L7: whether Cranelift treats the load as a pure value, which it places where it is needed.

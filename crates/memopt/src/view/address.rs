@@ -19,6 +19,7 @@ use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::effects::sign_extend;
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 
 /// A sum with more terms than this is a leaf: its address is equal to itself alone.
@@ -549,6 +550,9 @@ fn shape_of_binary(cx: AddressContext<'_>, opcode: Opcode, args: [Value; 2]) -> 
 fn shape_of_unary(cx: AddressContext<'_>, opcode: Opcode, arg: Value) -> Shape {
     match opcode {
         Opcode::Ineg => Shape::Combine(smallvec![(-1, arg)]),
+        Opcode::Uextend if planted(Fault::ExtensionDistributes) => {
+            Shape::Combine(smallvec![(1, arg)])
+        }
         Opcode::Uextend | Opcode::Sextend | Opcode::Ireduce | Opcode::Bnot => {
             operation(cx, opcode, 0, &[arg])
         }

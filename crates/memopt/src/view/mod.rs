@@ -22,6 +22,7 @@ pub use slots::{Derived, Slots};
 pub(crate) use address::AddressContext;
 
 use crate::effects::{Access, Effects};
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::options::Options;
 
@@ -145,7 +146,7 @@ impl View {
         self.outside
             .extend(func.dfg.alias_regions.iter().map(|(_, region)| {
                 let mut names = options.outside_regions.iter();
-                names.any(|name| name.matches(region))
+                names.any(|name| name.matches(region)) && !planted(Fault::OutsideIgnored)
             }));
         for block in func.layout.blocks() {
             let start = self.entries.len() as u32;
@@ -246,7 +247,7 @@ impl View {
                 let start = offset.saturating_add(i64::from(bytes.offset));
                 start >= 0 && start.saturating_add(i64::from(bytes.width)) <= i64::from(slot.size)
             });
-            if in_bounds {
+            if in_bounds || planted(Fault::OutOfBounds) {
                 bytes.slot = derived.slot.into();
             } else {
                 data.fixed = true;

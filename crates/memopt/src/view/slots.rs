@@ -9,6 +9,8 @@
 //! Escape is a property of a program point: before the first escape on a path the slot is private.
 //! For each slot that escapes, its escape sites flood the control flow graph forward.
 
+use std::cmp::Ordering;
+
 use cranelift_codegen::entity::{EntityRef, SecondaryMap};
 use cranelift_codegen::ir::{
     Block, Function, Inst, InstructionData, Opcode, StackSlot, Value, types,
@@ -16,6 +18,7 @@ use cranelift_codegen::ir::{
 use rustc_hash::FxHashMap;
 
 use crate::effects::constant_of;
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::view::memory_type;
 
@@ -73,7 +76,7 @@ impl Slots {
         }
         self.privacy.resize(func.sized_stack_slots.len());
         for (slot, data) in func.sized_stack_slots.iter() {
-            if data.key.is_some() {
+            if data.key.is_some() && !planted(Fault::SlotKeyIgnored) {
                 self.privacy[slot] = Privacy::Never;
             }
         }
@@ -121,10 +124,13 @@ impl Slots {
             return true;
         };
         self.bit(row, block)
-            || self
-                .sites
-                .get(&(slot, block))
-                .is_some_and(|&site| func.layout.pp_cmp(site, inst).is_le())
+            || self.sites.get(&(slot, block)).is_some_and(|&site| {
+                match func.layout.pp_cmp(site, inst) {
+                    Ordering::Less => true,
+                    Ordering::Equal => !planted(Fault::EscapeAtOnce),
+                    Ordering::Greater => false,
+                }
+            })
     }
 
     fn visit(&mut self, func: &Function, block: Block, inst: Inst) {
@@ -174,7 +180,7 @@ impl Slots {
                 }
             }
         }
-        if data.opcode().is_safepoint() {
+        if data.opcode().is_safepoint() && !planted(Fault::StackMapIgnored) {
             for entry in func.dfg.user_stack_map_entries(inst).unwrap_or_default() {
                 self.add_site(entry.slot, block, inst);
             }
@@ -202,6 +208,9 @@ impl Slots {
     }
 
     fn escape_all(&mut self, func: &Function, block: Block, inst: Inst, values: &[Value]) {
+        if is_forgotten(func, inst) {
+            return;
+        }
         for &value in values {
             if let Some(derived) = self.derived(func, value) {
                 self.add_site(derived.slot, block, inst);
@@ -250,6 +259,9 @@ impl Slots {
 
     fn flood_from(&mut self, flow: &Flow, row: u32, block: Block) {
         self.worklist.clear();
+        if planted(Fault::EscapeInBlock) {
+            return;
+        }
         self.worklist.push(block);
         while let Some(block) = self.worklist.pop() {
             for &succ in flow.succs(block) {
@@ -270,5 +282,19 @@ impl Slots {
     fn bit(&self, row: u32, block: Block) -> bool {
         let index = self.bit_index(row, block);
         self.escaped_in[index / 64] & (1 << (index % 64)) != 0
+    }
+}
+
+/// Whether a planted fault has escapes at `inst` forgotten.
+fn is_forgotten(func: &Function, inst: Inst) -> bool {
+    let opcode = func.dfg.insts[inst].opcode();
+    if opcode.can_store() {
+        planted(Fault::EscapeByStore)
+    } else if opcode.is_call() {
+        planted(Fault::EscapeByCall)
+    } else if opcode.is_branch() {
+        planted(Fault::EscapeByBranch)
+    } else {
+        planted(Fault::EscapeByArithmetic)
     }
 }

@@ -1,0 +1,74 @@
+//! Plants each fault of `cranelift_memopt::faults` in turn and runs the filetests: one of them must
+//! fail. Prints which.
+
+use std::path::{Path, PathBuf};
+
+use clif_memopt_filetest::{Outcome, RunnerSettings, run_file};
+use cranelift_memopt::faults::{Fault, plant};
+
+fn collect(directory: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(directory)
+        .expect("a folder of filetests")
+        .flatten()
+    {
+        let path = entry.path();
+        if path.is_dir() {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|ext| ext == "clif") {
+            paths.push(path);
+        }
+    }
+}
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../filetests");
+    let mut paths = Vec::new();
+    collect(&root, &mut paths);
+    paths.sort();
+    let settings = RunnerSettings {
+        bless: false,
+        require_aarch64: false,
+    };
+    let (mut caught, mut missed) = (0, 0);
+    for &fault in Fault::ALL {
+        if !wanted.is_empty() && !wanted.iter().any(|name| name == fault.name()) {
+            continue;
+        }
+        plant(Some(fault));
+        let by: Vec<String> = paths
+            .iter()
+            .filter(|path| {
+                !matches!(
+                    run_file(path, &settings),
+                    Ok(Outcome::Passed | Outcome::Ignored { .. })
+                )
+            })
+            .map(|path| {
+                path.strip_prefix(&root)
+                    .unwrap_or(path)
+                    .display()
+                    .to_string()
+            })
+            .collect();
+        plant(None);
+        match by.first() {
+            Some(first) => {
+                caught += 1;
+                println!(
+                    "{:24} caught by {:3} tests, {first} the first",
+                    fault.name(),
+                    by.len()
+                );
+            }
+            None => {
+                missed += 1;
+                println!("{:24} MISSED: {}", fault.name(), fault.breaks());
+            }
+        }
+    }
+    println!("{caught} passed, {missed} failed");
+    if missed > 0 {
+        std::process::exit(1);
+    }
+}
