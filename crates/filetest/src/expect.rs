@@ -232,10 +232,7 @@ block0:
 
     #[test]
     fn counters_and_remarks_are_checked() {
-        let report = Report {
-            remarks: Vec::new(),
-            ..Report::default()
-        };
+        let report = Report::default();
         let error = check_counter(&report, "no.such = 1")
             .unwrap_err()
             .to_string();
