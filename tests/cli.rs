@@ -185,6 +185,17 @@ fn empty_file() {
 }
 
 #[test]
+fn function_without_blocks() {
+    let folder = Folder::new();
+    let input = folder.file("none.clif", "\nfunction %f() system_v {\n}\n");
+    all_refuse(
+        &folder,
+        &input,
+        &["none.clif:2: ", "function %f", "no blocks"],
+    );
+}
+
+#[test]
 fn not_utf8() {
     let folder = Folder::new();
     let input = folder.file("bytes.clif", b"; one\n; \xff\n");
@@ -252,7 +263,7 @@ fn targets_and_settings_of_the_file() {
     );
     let line = refusal(&run(&[&"opt", &input]));
     assert!(
-        line.contains("s.clif") && line.contains("no_such_setting"),
+        line.contains("s.clif:1: ") && line.contains("no_such_setting"),
         "{line}"
     );
 }
@@ -292,7 +303,7 @@ fn bad_usage_is_one_line() {
 
 #[test]
 fn help_has_examples() {
-    for command in ["opt", "print", "size", "compile"] {
+    for command in ["opt", "print", "size", "compile", "run", "test"] {
         let output = run(&[&command, &"--help"]);
         assert!(success(&output).contains("Examples:"), "{command}");
     }
@@ -492,6 +503,82 @@ fn compile_refuses_two_functions_of_one_name() {
         "{line}"
     );
     assert_eq!(folder.names(), ["same.clif"]);
+}
+
+const RUNS: &str = "\
+test run
+
+function %add(i64, i64) -> i64 system_v {
+block0(v0: i64, v1: i64):
+    v2 = load.i64 v0
+    v3 = iadd v2, v1
+    store v3, v0
+    return v3
+}
+; mem: p0 = 8 bytes 01
+; run: %add(p0, 2) == 3, p0[0] = 03
+; run: %add(oob, 2) traps heap_oob
+";
+
+#[test]
+#[cfg(target_os = "linux")]
+fn run_executes_run_lines() {
+    let output = run_on(RUNS, &["run", "-"]);
+    let shown = success(&output);
+    assert!(
+        shown.contains("same: %add(p0, 2) == 3, p0[0] = 03: returned 3"),
+        "{shown}"
+    );
+    assert!(
+        shown.ends_with("2 same, 0 different, 0 undefined\n"),
+        "{shown}"
+    );
+    let wrong = RUNS.replace("== 3", "== 4");
+    let output = run_on(&wrong, &["run", "-"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stdout).contains("<stdin>:11: "));
+    assert!(text(&output.stdout).contains("1 same, 1 different, 0 undefined"));
+    let line = refusal(&run_on(
+        &RUNS.replace("%add(p0", "%other(p0"),
+        &["run", "-"],
+    ));
+    assert!(
+        line.contains("<stdin>:11: ") && line.contains("%other"),
+        "{line}"
+    );
+    let line = refusal(&run_on(GOOD, &["run", "-"]));
+    assert!(line.contains("no '; run:' lines"), "{line}");
+    refusal(&run_on(RUNS, &["run", "-", "--target", "i686"]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn test_reports_every_file() {
+    let folder = Folder::new();
+    let target = format!("test run\ntarget {}\n", std::env::consts::ARCH);
+    let good = folder.file("a.clif", RUNS.replace("test run\n", &target));
+    let output = run(&[&"test", &folder.0.path()]);
+    assert_eq!(
+        success(&output),
+        format!("ok {}\n1 passed, 0 failed, 0 skipped\n", good.display())
+    );
+    folder.file(
+        "b.clif",
+        RUNS.replace("test run\n", &target).replace("== 3", "== 4"),
+    );
+    folder.file("c.clif", "function");
+    let output = run(&[&"test", &folder.0.path()]);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains("b.clif:12: ") && shown.contains("c.clif:1: "),
+        "{shown}"
+    );
+    assert!(
+        shown.ends_with("1 passed, 2 failed, 0 skipped\n"),
+        "{shown}"
+    );
+    refusal(&run(&[&"test", &folder.path("none")]));
 }
 
 #[test]

@@ -119,16 +119,13 @@ impl Object {
 
     fn declare(&mut self, func: &Function) -> anyhow::Result<FuncId> {
         let name = func_linker_name(&func.name);
+        if self.symbols.contains_key(&name) {
+            bail!("an earlier function has the linker name '{name}' too: compile them apart");
+        }
         let id = self
             .module
             .declare_function(&name, Linkage::Export, &func.signature)?;
-        if self
-            .symbols
-            .insert(name.clone(), Symbol::Func(id))
-            .is_some()
-        {
-            bail!("there is already a function of the linker name '{name}'");
-        }
+        self.remember(name, Symbol::Func(id));
         Ok(id)
     }
 
@@ -136,7 +133,11 @@ impl Object {
         self.resolve_functions(&mut func)?;
         self.resolve_globals(&mut func)?;
         let mut context = Context::for_function(func);
-        guarded(|| Ok(self.module.define_function(id, &mut context)?))
+        guarded(|| {
+            self.module
+                .define_function(id, &mut context)
+                .map_err(|error| anyhow!("{error}"))
+        })
     }
 
     /// Puts the module's names in place of those of the functions that `func` refers to.

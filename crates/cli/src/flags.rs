@@ -30,7 +30,7 @@ pub(crate) struct Flags {
     #[arg(long, value_name = "NAME")]
     untouched: Vec<String>,
 
-    /// Rewrites that may be done
+    /// Rewrites that may be done in all; `size` counts for each function
     #[arg(long, value_name = "N")]
     fuel: Option<u64>,
 }

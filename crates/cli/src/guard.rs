@@ -15,10 +15,16 @@ pub(crate) fn silence_panics() {
         let message = info.payload_as_str().unwrap_or("panic");
         let place = info
             .location()
-            .map(|place| format!(" ({}:{})", place.file(), place.line()));
+            .map(|place| format!(" ({}:{})", short(place.file()), place.line()));
         let text = format!("{message}{}", place.unwrap_or_default());
         LAST_PANIC.with(|last| *last.borrow_mut() = text);
     }));
+}
+
+/// The end of a path to source text: the package, as far as it goes.
+fn short(path: &str) -> &str {
+    let start = path.rmatch_indices('/').nth(3).map_or(0, |(at, _)| at + 1);
+    &path[start..]
 }
 
 /// Runs `work`; a panic in it is an error that asks for a report.

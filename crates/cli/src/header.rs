@@ -3,8 +3,8 @@
 /// The `set` and `target` lines of a file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Header {
-    /// Settings of all `set` lines.
-    pub(crate) settings: Vec<String>,
+    /// The settings of all `set` lines, each with its line.
+    pub(crate) settings: Vec<(usize, String)>,
     /// The `target` lines.
     pub(crate) targets: Vec<TargetLine>,
 }
@@ -38,7 +38,9 @@ impl Header {
     fn take(&mut self, line: usize, text: &str) -> bool {
         let mut words = words(text);
         match words.next() {
-            Some("set") => self.settings.extend(words.map(str::to_string)),
+            Some("set") => self
+                .settings
+                .extend(words.map(|word| (line, word.to_string()))),
             Some("target") => self.targets.push(TargetLine {
                 line,
                 triple: words.next().unwrap_or_default().to_string(),
@@ -73,7 +75,7 @@ mod tests {
         let text = "test optimize\nset opt_level=none\n; set no\n\ntarget x86_64 has_avx ; new\n\
                     function %f() {\nset x\n";
         let (header, rest) = Header::split(text);
-        assert_eq!(header.settings, ["opt_level=none"]);
+        assert_eq!(header.settings, [(2, "opt_level=none".to_string())]);
         assert_eq!(header.targets[0].line, 5);
         assert_eq!(header.targets[0].triple, "x86_64");
         assert_eq!(header.targets[0].settings, ["has_avx"]);

@@ -23,6 +23,8 @@ pub(crate) struct Input {
     /// Its functions: at least one.
     pub(crate) functions: Vec<Parsed>,
     header: Header,
+    /// The text with the lines that `header` was read from blank.
+    text: String,
 }
 
 /// A function, and where its text is.
@@ -35,8 +37,7 @@ pub(crate) struct Parsed {
 impl Input {
     /// Reads a plain CLIF file or a filetest; `-` is standard input.
     pub(crate) fn read(path: &Path) -> anyhow::Result<Input> {
-        let (name, bytes) = read_bytes(path)?;
-        let text = decode(&name, bytes)?;
+        let (name, text) = read_text(path)?;
         Input::parse(name, &text)
     }
 
@@ -52,6 +53,7 @@ impl Input {
             name,
             functions,
             header,
+            text,
         })
     }
 
@@ -67,30 +69,69 @@ impl Input {
         asked: Option<&str>,
         defaults: &[&str],
     ) -> anyhow::Result<OwnedTargetIsa> {
+        let lines = &self.header.targets;
         let own = match asked {
-            Some(triple) => self
-                .header
-                .targets
-                .iter()
-                .find(|line| same_target(&line.triple, triple)),
-            None => self.header.targets.first(),
+            Some(triple) => lines.iter().find(|line| same_target(&line.triple, triple)),
+            None => lines.first(),
         };
-        let settings: Vec<&str> = defaults
-            .iter()
-            .copied()
-            .chain(self.header.settings.iter().map(String::as_str))
-            .chain(
-                own.into_iter()
-                    .flat_map(|line| line.settings.iter().map(String::as_str)),
-            )
-            .collect();
-        match (asked, own) {
-            (Some(triple), _) => isa_with(triple, &settings),
-            (None, Some(TargetLine { line, triple, .. })) => {
-                isa_with(triple, &settings).with_context(|| format!("{}:{line}", self.name))
-            }
-            (None, None) => isa_with(&Triple::host().to_string(), &settings),
+        self.resolve(asked, own, defaults)
+    }
+
+    /// The targets to run for: the one asked for, else all of the file, else the host.
+    pub(crate) fn isas(&self, asked: Option<&str>) -> anyhow::Result<Vec<OwnedTargetIsa>> {
+        if asked.is_some() || self.header.targets.is_empty() {
+            return Ok(vec![self.isa(asked)?]);
         }
+        let lines = self.header.targets.iter();
+        lines
+            .map(|line| self.resolve(None, Some(line), &[]))
+            .collect()
+    }
+
+    fn resolve(
+        &self,
+        asked: Option<&str>,
+        own: Option<&TargetLine>,
+        defaults: &[&str],
+    ) -> anyhow::Result<OwnedTargetIsa> {
+        let host = || Triple::host().to_string();
+        let triple = match (asked, own) {
+            (Some(triple), _) => triple.to_string(),
+            (None, Some(line)) => line.triple.clone(),
+            (None, None) => host(),
+        };
+        // Told apart from a mistake in the file's settings.
+        let plain = isa_with(&triple, defaults);
+        match (asked, own) {
+            (None, Some(line)) => plain.with_context(|| format!("{}:{}", self.name, line.line))?,
+            _ => plain?,
+        };
+        let mut settings = defaults.to_vec();
+        for (line, setting) in self.settings(own) {
+            settings.push(setting);
+            isa_with(&triple, &settings).with_context(|| format!("{}:{line}", self.name))?;
+        }
+        isa_with(&triple, &settings)
+    }
+
+    /// The file's settings for a target, each with its line.
+    fn settings<'a>(
+        &'a self,
+        own: Option<&'a TargetLine>,
+    ) -> impl Iterator<Item = (usize, &'a str)> {
+        let shared = self.header.settings.iter();
+        let own = own.into_iter().flat_map(|target| {
+            let settings = target.settings.iter();
+            settings.map(move |setting| (target.line, setting.as_str()))
+        });
+        shared
+            .map(|(line, setting)| (*line, setting.as_str()))
+            .chain(own)
+    }
+
+    /// The text, with the `set` and `target` lines blank.
+    pub(crate) fn text_without_targets(&self) -> &str {
+        &self.text
     }
 
     /// Runs Cranelift's verifier on every function.
@@ -102,6 +143,9 @@ impl Input {
 
     /// Runs Cranelift's verifier on one function.
     pub(crate) fn verify_one(&self, parsed: &Parsed, isa: &dyn TargetIsa) -> anyhow::Result<()> {
+        if parsed.func.layout.entry_block().is_none() {
+            return Err(anyhow!("it has no blocks")).with_context(|| self.place(parsed, None));
+        }
         let found = guarded(|| Ok(verify_function(&parsed.func, isa)))
             .with_context(|| self.place(parsed, None))?;
         let Err(VerifierErrors(errors)) = found else {
@@ -128,6 +172,13 @@ impl Input {
 fn same_target(one: &str, other: &str) -> bool {
     let architecture = |name: &str| name.split('-').next().unwrap_or_default().to_string();
     architecture(one) == architecture(other)
+}
+
+/// The name and the text of a file; `-` is standard input.
+pub(crate) fn read_text(path: &Path) -> anyhow::Result<(String, String)> {
+    let (name, bytes) = read_bytes(path)?;
+    let text = decode(&name, bytes)?;
+    Ok((name, text))
 }
 
 fn read_bytes(path: &Path) -> anyhow::Result<(String, Vec<u8>)> {

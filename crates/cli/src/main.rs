@@ -11,7 +11,9 @@ mod output;
 mod paths;
 mod print;
 mod progress;
+mod run;
 mod size;
+mod test;
 
 use std::process::ExitCode;
 
@@ -34,6 +36,8 @@ enum Command {
     Print(print::Args),
     Size(size::Args),
     Compile(compile::Args),
+    Run(run::Args),
+    Test(test::Args),
 }
 
 /// How a command that did its work ended.
@@ -70,6 +74,8 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Print(args) => print::run(&args),
         Command::Size(args) => size::run(&args),
         Command::Compile(args) => compile::run(&args),
+        Command::Run(args) => run::run(&args),
+        Command::Test(args) => test::run(&args),
     }
 }
 

@@ -64,7 +64,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut stats: Stats = Default::default();
     let mut remarks = Vec::new();
     for (index, parsed) in input.functions.iter().enumerate() {
-        let (func, report) = flags::optimize(&mut optimizer, &input, index, &*isa)?;
+        let (mut func, report) = flags::optimize(&mut optimizer, &input, index, &*isa)?;
+        func.dfg.resolve_all_aliases();
         let gap = if index == 0 { "" } else { "\n" };
         write!(text, "{gap}{}", func.display())?;
         let Report {
@@ -109,8 +110,11 @@ fn stats_text(stats: &Stats, json: bool) -> String {
     for (name, value) in stats.iter() {
         table.add_row([name.to_string(), value.to_string()]);
     }
-    if let Some(values) = table.column_mut(1) {
-        values.set_cell_alignment(comfy_table::CellAlignment::Right);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if index == 1 {
+            column.set_cell_alignment(comfy_table::CellAlignment::Right);
+        }
     }
     table.trim_fmt()
 }

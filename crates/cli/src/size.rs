@@ -47,7 +47,6 @@ pub(crate) struct Args {
     #[arg(long)]
     json: bool,
 
-    /// The flags of the optimizer; fuel is for each function.
     #[command(flatten)]
     flags: Flags,
 }
@@ -150,7 +149,7 @@ impl Args {
         let isas = self
             .targets
             .iter()
-            .map(|target| input.isa(Some(target)).with_context(|| input.name.clone()))
+            .map(|target| input.isa(Some(target)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let preset = self.flags.preset(&input);
         Ok(Job {

@@ -84,6 +84,7 @@ pub fn optimize_functions(
             let report = optimizer
                 .optimize(&mut optimized, isa)
                 .with_context(|| InFunction::new(index, function))?;
+            optimized.dfg.resolve_all_aliases();
             Ok((optimized, report))
         })
         .collect()

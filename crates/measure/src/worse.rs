@@ -393,4 +393,91 @@ mod tests {
         assert!(path.cycle);
         assert_eq!(path.changes.len(), 2);
     }
+
+    /// A random graph whose blocks are all reachable.
+    fn random_search(random: &mut impl FnMut(usize) -> usize) -> Search {
+        let count = 2 + random(8);
+        let mut search = Search {
+            order: (0..count)
+                .map(|index| Block::from_u32(index as u32))
+                .collect(),
+            successors: SecondaryMap::new(),
+            exits: Vec::new(),
+            weight: SecondaryMap::new(),
+        };
+        for index in 0..count {
+            let block = search.order[index];
+            search.weight[block] = random(4) as i64 - 2;
+            if index > 0 {
+                let parent = search.order[random(index)];
+                search.successors[parent].push(block);
+            }
+            let target = search.order[1 + random(count - 1)];
+            if random(2) == 0 {
+                search.successors[block].push(target);
+            }
+        }
+        let ends = |block: &&Block| search.successors[**block].is_empty();
+        search.exits = search.order.iter().filter(ends).copied().collect();
+        search
+    }
+
+    /// As many rounds as there are blocks, and one more to see whether walks still get longer.
+    fn is_worse_by_definition(search: &Search) -> bool {
+        let entry = search.order[0];
+        let mut total: SecondaryMap<Block, Option<i64>> = SecondaryMap::new();
+        total[entry] = Some(search.weight[entry]);
+        let mut changed = false;
+        for _ in 0..=search.order.len() {
+            changed = false;
+            let known = total.clone();
+            for &block in &search.order {
+                for &next in &search.successors[block] {
+                    let longer = known[block].map(|total| total + search.weight[next]);
+                    if longer > total[next] {
+                        total[next] = longer;
+                        changed = true;
+                    }
+                }
+            }
+        }
+        changed || search.exits.iter().any(|&exit| total[exit] > Some(0))
+    }
+
+    #[test]
+    fn agrees_with_the_definition_on_random_graphs() {
+        let mut state = 1_u64;
+        let mut random = |below: usize| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            (state >> 33) as usize % below
+        };
+        let mut cycles = 0;
+        let mut walks = 0;
+        for _ in 0..20_000 {
+            let search = random_search(&mut random);
+            let found = search.run();
+            assert_eq!(found.is_some(), is_worse_by_definition(&search));
+            let Some(path) = found else { continue };
+            assert!(path.extra > 0);
+            let steps = path
+                .blocks
+                .windows(2)
+                .all(|two| search.successors[two[0]].contains(&two[1]));
+            assert!(steps);
+            let last = path.blocks[path.blocks.len() - 1];
+            if path.cycle {
+                cycles += 1;
+                assert!(search.successors[last].contains(&path.blocks[0]));
+            } else {
+                walks += 1;
+                assert!(search.exits.contains(&last) && path.blocks[0] == search.order[0]);
+            }
+        }
+        assert!(
+            cycles > 1000 && walks > 1000,
+            "{cycles} cycles, {walks} walks"
+        );
+    }
 }

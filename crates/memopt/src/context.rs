@@ -1,51 +1,22 @@
-//! The optimizer's analyses, whose storage is reused from function to function.
+//! The optimizer: what it keeps from function to function.
 
 use cranelift_codegen::ir::Function;
 use cranelift_codegen::isa::TargetIsa;
 
+use crate::analysis::{MemoryAnalysis, check_target};
 use crate::error::Error;
-use crate::flow::Flow;
 use crate::fuel::Fuel;
-use crate::liveness::Needed;
-use crate::memssa::{MemorySsa, Walker};
 use crate::options::Options;
 use crate::passes::{dse::Dse, forward::Forward};
 use crate::pipeline;
 use crate::report::Report;
-use crate::view::View;
 
 /// Analyses and the storage of passes.
 #[derive(Debug, Default)]
 pub(crate) struct Context {
-    pub(crate) flow: Flow,
-    pub(crate) view: View,
-    pub(crate) ssa: MemorySsa,
-    pub(crate) walker: Walker,
-    pub(crate) needed: Needed,
+    pub(crate) analysis: MemoryAnalysis,
     pub(crate) forward: Forward,
     pub(crate) dse: Dse,
-}
-
-impl Context {
-    /// Computes what the passes need for the function that the view has scanned.
-    pub(crate) fn analyze(&mut self, func: &Function, options: &Options) {
-        self.flow.compute(func);
-        self.view.analyze(func, &self.flow, options);
-        self.ssa.build(func, &self.flow, &self.view);
-        self.walker
-            .reset(self.view.num_entries(), options.walk_steps_per_access);
-    }
-}
-
-/// Fails if the library does not work for the target.
-pub(crate) fn check_target(isa: &dyn TargetIsa) -> Result<(), Error> {
-    if isa.pointer_bits() == 64 {
-        Ok(())
-    } else {
-        Err(Error::UnsupportedTarget {
-            triple: isa.triple().to_string(),
-        })
-    }
 }
 
 /// Optimizes functions, one after another. Keep one for each thread: its storage is reused.

@@ -91,18 +91,13 @@ impl Effects {
 
     /// The effects of `inst`.
     pub fn of(func: &Function, inst: Inst) -> Effects {
+        // A stack map, through which a collector reads and rewrites slots, can only stand at a
+        // call, which has those effects as it is.
         let data = &func.dfg.insts[inst];
-        let effects = Effects::of_kind(func, data);
-        // The collector reads and rewrites the slots that a stack map names, through the map.
-        if !effects.writes_escaped && func.dfg.user_stack_map_entries(inst).is_some() {
-            return Effects {
-                reads_escaped: true,
-                writes_escaped: true,
-                fence: true,
-                ..effects
-            };
-        }
-        effects
+        debug_assert!(
+            data.opcode().is_safepoint() || func.dfg.user_stack_map_entries(inst).is_none()
+        );
+        Effects::of_kind(func, data)
     }
 
     fn of_kind(func: &Function, data: &InstructionData) -> Effects {

@@ -4,18 +4,18 @@
 //! `Context::compile`: it views what the function does to memory ([`view`]), asks how accesses
 //! relate ([`alias`](mod@alias)), builds MemorySSA ([`memssa`]) and runs passes that remove loads and stores.
 //!
-//! [`Optimizer`] is the way in. The memory contract by which every rewrite is judged is in the
+//! [`Optimizer`] is the way in; [`MemoryAnalysis`] gives the analyses alone. The memory contract by which every rewrite is judged is in the
 //! repository's README, under *Assumptions*.
 #![forbid(unsafe_code)]
 
 pub mod alias;
+mod analysis;
 mod context;
 mod convert;
 pub mod effects;
 mod error;
 pub mod flow;
 mod fuel;
-mod liveness;
 pub mod memssa;
 mod options;
 mod passes;
@@ -27,6 +27,7 @@ mod rewrite;
 mod stats;
 pub mod view;
 
+pub use analysis::MemoryAnalysis;
 pub use context::Optimizer;
 pub use error::Error;
 pub use options::{Options, Pass, Preset, RegionName, UnknownName};

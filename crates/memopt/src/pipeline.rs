@@ -4,10 +4,10 @@ use cranelift_codegen::ir::Function;
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::verify_function;
 
+use crate::analysis::MemoryAnalysis;
 use crate::context::Context;
 use crate::error::Error;
 use crate::fuel::Fuel;
-use crate::memssa;
 use crate::options::{Options, Pass};
 use crate::passes::{PassContext, dse, forward};
 use crate::report::Report;
@@ -51,29 +51,27 @@ pub(crate) fn run(
     if is_untouched(func, options) {
         return Ok(report);
     }
-    context.view.scan(func, isa.endianness(), options);
-    let (loads, stores) = (context.view.num_loads(), context.view.num_stores());
+    let view = &mut context.analysis.view;
+    view.scan(func, isa.endianness(), options);
+    let (loads, stores) = (view.num_loads(), view.num_stores());
     report.stats.view_loads = u64::from(loads);
     report.stats.view_stores = u64::from(stores);
     if !is_worthwhile(func, loads, stores) {
         return Ok(report);
     }
-    context.analyze(func, options);
-    report.stats.memssa_defs = u64::from(context.ssa.num_defs());
-    report.stats.memssa_phis = u64::from(context.ssa.num_phis());
+    context.analysis.analyze(func, options);
+    report.stats.memssa_defs = u64::from(context.analysis.ssa.num_defs());
+    report.stats.memssa_phis = u64::from(context.analysis.ssa.num_phis());
     for row in TABLE {
         debug_assert!(row.after.iter().all(|&before| before != row.pass));
         if options.passes.contains(&row.pass) {
             run_pass(func, isa, options, context, fuel, &mut report, row.pass)?;
         }
     }
-    let counts = context.walker.counts();
+    let counts = context.analysis.walk_counts();
     report.stats.memssa_walks = counts.walks;
     report.stats.memssa_walk_steps = counts.steps;
     report.stats.memssa_walks_exhausted = counts.exhausted;
-    if report.changed {
-        func.dfg.resolve_all_aliases();
-    }
     Ok(report)
 }
 
@@ -97,22 +95,22 @@ fn run_pass(
     pass: Pass,
 ) -> Result<(), Error> {
     let Context {
+        analysis,
+        forward,
+        dse,
+    } = context;
+    let MemoryAnalysis {
         flow,
         view,
         ssa,
         walker,
-        needed,
-        forward,
-        dse,
-    } = context;
-    needed.clear();
+    } = analysis;
     let mut cx = PassContext {
         func,
         flow,
         view,
         ssa,
         walker,
-        needed,
         fuel,
         options,
         stats: &mut report.stats,
@@ -140,14 +138,8 @@ fn verify(
         message,
     };
     verify_function(func, isa).map_err(|errors| failed(errors.to_string()))?;
-    let Context {
-        flow,
-        view,
-        ssa,
-        walker,
-        ..
-    } = context;
-    memssa::verify(func, flow, view, ssa, walker).map_err(|error| failed(error.to_string()))
+    let verified = context.analysis.verify(func);
+    verified.map_err(|error| failed(error.to_string()))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::write::{FuncWriter, PlainWriter, decorate_function};
 
 use crate::alias::{Alias, Instance, alias as relate};
-use crate::context::{Context, check_target};
+use crate::analysis::{MemoryAnalysis, check_target};
 use crate::effects::Effects;
 use crate::view::Location;
 use crate::{Error, Options, memssa as form};
@@ -16,12 +16,14 @@ use crate::{Error, Options, memssa as form};
 pub use crate::memssa::Style as MemSsaStyle;
 
 /// The state of the analyses before any pass.
-fn analyzed(func: &Function, isa: &dyn TargetIsa, options: &Options) -> Result<Context, Error> {
-    check_target(isa)?;
-    let mut context = Context::default();
-    context.view.scan(func, isa.endianness(), options);
-    context.analyze(func, options);
-    Ok(context)
+fn analyzed(
+    func: &Function,
+    isa: &dyn TargetIsa,
+    options: &Options,
+) -> Result<MemoryAnalysis, Error> {
+    let mut analysis = MemoryAnalysis::default();
+    analysis.compute(func, isa, options)?;
+    Ok(analysis)
 }
 
 /// Writing to a string does not fail.
@@ -44,16 +46,15 @@ pub fn memssa(
     options: &Options,
     style: MemSsaStyle,
 ) -> Result<String, Error> {
-    let Context {
+    let mut analysis = analyzed(func, isa, options)?;
+    let MemoryAnalysis {
         flow,
-        mut view,
+        view,
         ssa,
-        mut walker,
-        ..
-    } = analyzed(func, isa, options)?;
-    let text =
-        to_text(|w| form::write_function(w, func, &flow, &mut view, &ssa, &mut walker, style));
-    form::verify(func, &flow, &mut view, &ssa, &walker).map_err(|error| Error::Verifier {
+        walker,
+    } = &mut analysis;
+    let text = to_text(|w| form::write_function(w, func, flow, view, ssa, walker, style));
+    analysis.verify(func).map_err(|error| Error::Verifier {
         pass: "memssa".to_string(),
         message: error.to_string(),
     })?;
@@ -70,10 +71,10 @@ pub fn memssa_dot(
     isa: &dyn TargetIsa,
     options: &Options,
 ) -> Result<String, Error> {
-    let context = analyzed(func, isa, options)?;
-    let Context {
+    let analysis = analyzed(func, isa, options)?;
+    let MemoryAnalysis {
         flow, view, ssa, ..
-    } = &context;
+    } = &analysis;
     Ok(to_text(|w| form::write_dot(w, func, flow, view, ssa)))
 }
 
@@ -123,7 +124,7 @@ pub fn effects(func: &Function, isa: &dyn TargetIsa, _options: &Options) -> Resu
 ///
 /// [`Error::UnsupportedTarget`] if the target's addresses are not 64 bits wide.
 pub fn alias(func: &Function, isa: &dyn TargetIsa, options: &Options) -> Result<String, Error> {
-    let Context { flow, mut view, .. } = analyzed(func, isa, options)?;
+    let MemoryAnalysis { flow, mut view, .. } = analyzed(func, isa, options)?;
     let mut locations: Vec<Location> = Vec::new();
     let mut text = format!("function {}\n", func.name);
     for entry in view.entries() {

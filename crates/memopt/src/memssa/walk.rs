@@ -16,7 +16,7 @@
 //! Steps are drawn from one budget for the whole function. When it is spent, a walk ends where it
 //! stands, which loses an optimization and nothing else.
 
-use cranelift_codegen::entity::SecondaryMap;
+use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::ir::{Block, Function};
 
 use super::{AccessKind, MemoryAccess, MemorySsa};
@@ -149,6 +149,36 @@ impl Walker {
         };
         self.cache[access] = Some(clobber);
         Some(clobber)
+    }
+
+    /// A def that may have changed the bytes that `entry` names: its clobber, or one of those that
+    /// meet in the phi that is its clobber. For remarks: neither cached nor counted.
+    pub(crate) fn some_clobbering_def(
+        &mut self,
+        cx: &mut WalkContext<'_>,
+        entry: Entry,
+    ) -> Option<Entry> {
+        let clobber = self.clobber_of(cx, entry)?;
+        let location = cx.view.location(cx.func, cx.flow, entry);
+        let mut seen = EntitySet::new();
+        let mut worklist = vec![clobber.access];
+        while let Some(access) = worklist.pop() {
+            if !seen.insert(access) {
+                continue;
+            }
+            match cx.ssa.kind(access) {
+                AccessKind::LiveOnEntry | AccessKind::Use(_) => {}
+                AccessKind::Def(def) if may_clobber(cx, def, &location, Instance::Other) => {
+                    return Some(def);
+                }
+                AccessKind::Def(_) => worklist.push(cx.ssa.defining(access)),
+                AccessKind::Phi(block) => {
+                    let operands = 0..cx.flow.preds(block).len();
+                    worklist.extend(operands.map(|pred| cx.ssa.operand(access, pred)));
+                }
+            }
+        }
+        None
     }
 
     fn walk(&mut self, cx: &mut WalkContext<'_>, query: Query, start: MemoryAccess) -> Clobber {

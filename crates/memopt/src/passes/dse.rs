@@ -288,7 +288,7 @@ impl Dse {
             Err(kept) => note_kept(cx, store, kept),
             Ok(()) => {
                 let inst = cx.view.entry(store).inst;
-                let reason = "L3 nothing observes its bytes before they are overwritten";
+                let reason = "L3 overwritten, or its slot ends, before anything observes it";
                 cx.note(Pass::Dse, Action::Removed, inst, reason, None);
                 match cx.rewriter().remove_store(store, None) {
                     Outcome::Done => {

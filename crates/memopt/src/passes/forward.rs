@@ -20,8 +20,9 @@
 //! - L4: the two do not have different regions.
 //! - L5: the two have the same byte order, or one byte.
 //! - L6: the values differ by a bit-exact conversion of the same width.
-//! - L7: the source is computed anyway: not a load that Cranelift drops, unless both stand in one
-//!   block. Otherwise a path that does not come to the load would get a memory access.
+//! - L7: a load that Cranelift places by itself (`load readonly notrap can_move`) is no source for
+//!   one that it leaves where it stands. It would be computed where the other's result is needed,
+//!   or hoisted above a loop, on paths that had no such access.
 //! - L8: the flags that the source may keep fit into the function's table.
 //!
 //! # Needs / keeps
@@ -49,14 +50,13 @@
 //! this departs from: the address is a number instead of an SSA value, and the last store is the
 //! last that may touch *these bytes*.
 
-use cranelift_codegen::ir::{Inst, Value};
+use cranelift_codegen::ir::{Inst, Opcode, Value};
 use rustc_hash::FxHashMap;
 
 use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
 use crate::convert::{Conversion, plan_conversion};
 use crate::effects::Access;
-use crate::memssa::MemoryAccess;
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
@@ -109,7 +109,7 @@ enum Kept {
     Region(Inst),
     Endianness(Inst),
     Type(Inst),
-    DeadSource(Inst),
+    MovableSource(Inst),
 }
 
 /// Storage of the pass, reused across functions.
@@ -278,8 +278,8 @@ fn plan_from(
         return Err(Kept::Type(source_inst));
     };
     // L7
-    if !is_store && !is_computed_anyway(cx, source, load) {
-        return Err(Kept::DeadSource(source_inst));
+    if is_placed_by_need(cx, source) && !is_placed_by_need(cx, load) {
+        return Err(Kept::MovableSource(source_inst));
     }
     Ok(Replacement {
         load,
@@ -304,19 +304,24 @@ fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_st
     above.is_some_and(|above| above.access == clobber.access)
 }
 
-/// L7.
-fn is_computed_anyway(cx: &mut PassContext<'_>, source: Entry, load: Entry) -> bool {
-    let data = cx.view.entry(source);
-    data.effects.may_trap
-        || data.block == cx.view.entry(load).block
-        || cx.needed.contains(cx.func, cx.flow, data.inst)
+/// L7: whether Cranelift treats the load as a pure value, which it places where it is needed.
+fn is_placed_by_need(cx: &PassContext<'_>, entry: Entry) -> bool {
+    let data = cx.view.entry(entry);
+    let is_plain_load = cx.func.dfg.insts[data.inst].opcode() == Opcode::Load;
+    let flags = data.bytes.map(|bytes| cx.view.flags(cx.func, &bytes));
+    is_plain_load
+        && flags.is_some_and(|flags| flags.readonly() && flags.notrap() && flags.can_move())
 }
 
+/// The instruction that may change the bytes of a load: its clobber, or one that reaches it through
+/// the phi that is its clobber. Asked for remarks alone.
 fn clobber_inst(cx: &mut PassContext<'_>, load: Entry) -> Option<Inst> {
+    if !cx.wants_remarks() {
+        return None;
+    }
     let (mut walk, walker) = cx.walk();
-    let clobber: MemoryAccess = walker.clobber_of(&mut walk, load)?.access;
-    let entry = walk.ssa.entry_of(clobber)?;
-    Some(cx.view.entry(entry).inst)
+    let def = walker.some_clobbering_def(&mut walk, load)?;
+    Some(cx.view.entry(def).inst)
 }
 
 fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
@@ -340,7 +345,7 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
         ),
         Kept::Clobbered(None) => (
             &mut stats.forward_kept_clobbered,
-            "L3 the bytes may be changed on a path that joins above it",
+            "L3 the bytes may be changed above it",
             None,
         ),
         Kept::Region(source) => (
@@ -358,9 +363,9 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
             "L6 no conversion from the value of",
             Some(source),
         ),
-        Kept::DeadSource(source) => (
-            &mut stats.forward_kept_dead_source,
-            "L7 nothing needs the load",
+        Kept::MovableSource(source) => (
+            &mut stats.forward_kept_movable_source,
+            "L7 Cranelift would compute elsewhere the load",
             Some(source),
         ),
     };

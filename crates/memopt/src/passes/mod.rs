@@ -7,7 +7,6 @@ use cranelift_codegen::ir::{Function, Inst};
 
 use crate::flow::Flow;
 use crate::fuel::Fuel;
-use crate::liveness::Needed;
 use crate::memssa::{MemorySsa, WalkContext, Walker};
 use crate::options::{Options, Pass};
 use crate::remarks::{Action, Remark};
@@ -22,7 +21,6 @@ pub(crate) struct PassContext<'a> {
     pub(crate) view: &'a mut View,
     pub(crate) ssa: &'a mut MemorySsa,
     pub(crate) walker: &'a mut Walker,
-    pub(crate) needed: &'a mut Needed,
     pub(crate) fuel: &'a mut Fuel,
     pub(crate) options: &'a Options,
     pub(crate) stats: &'a mut Stats,
@@ -49,6 +47,11 @@ impl PassContext<'_> {
         }
     }
 
+    /// Whether anybody reads what [`PassContext::note`] says.
+    pub(crate) fn wants_remarks(&self) -> bool {
+        self.options.remarks || log::log_enabled!(log::Level::Debug)
+    }
+
     /// Logs the decision, and makes a remark of it if the options want remarks. Called before the
     /// instruction is removed.
     pub(crate) fn note(
@@ -59,7 +62,7 @@ impl PassContext<'_> {
         reason: &'static str,
         other: Option<Inst>,
     ) {
-        if !self.options.remarks && !log::log_enabled!(log::Level::Debug) {
+        if !self.wants_remarks() {
             return;
         }
         let remark = Remark::new(self.func, pass, action, inst, reason, other);

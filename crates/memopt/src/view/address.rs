@@ -9,15 +9,13 @@
 //! integer operations, `symbol_value` and readonly loads become terms that are equal when their
 //! operands are (value numbering); every other value is a leaf.
 
-use std::hash::{Hash, Hasher};
-
-use cranelift_codegen::entity::{EntityList, ListPool, PrimaryMap, SecondaryMap, entity_impl};
+use cranelift_codegen::entity::{PrimaryMap, SecondaryMap, entity_impl};
 use cranelift_codegen::ir::{
     Block, Endianness, Function, GlobalValue, Inst, InstructionData, Opcode, StackSlot, Type,
     Value, ValueDef,
 };
 use cranelift_codegen::packed_option::PackedOption;
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
 
 use crate::effects::sign_extend;
@@ -45,11 +43,9 @@ pub struct Linear {
     pub offset: i64,
 }
 
-/// What a term stands for.
+/// What a term stands for, if it is not a leaf of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum TermKey {
-    /// The result of an instruction or a block parameter that is not looked into.
-    Value(Value),
     /// The address of a stack slot's first byte.
     Slot(StackSlot),
     /// The value of a symbol.
@@ -68,6 +64,15 @@ enum TermKey {
         endianness: Endianness,
         address: Linear,
     },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TermData {
+    /// The block of the leaf that is defined deepest in the dominator tree.
+    deepest: PackedOption<Block>,
+    /// The sum of the term alone, once.
+    alone: PackedOption<Sum>,
+    bits: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,6 +98,7 @@ struct SumData {
 }
 
 /// The parts of a pure operation.
+#[derive(Debug)]
 struct Operation {
     opcode: Opcode,
     detail: u8,
@@ -100,6 +106,7 @@ struct Operation {
 }
 
 /// How a value's number is made from others'.
+#[derive(Debug)]
 enum Shape {
     Leaf,
     Constant(i64),
@@ -134,17 +141,11 @@ pub(crate) struct AddressContext<'a> {
 pub struct Addresses {
     numbers: SecondaryMap<Value, Option<Linear>>,
     sums: PrimaryMap<Sum, SumData>,
-    terms: PrimaryMap<Term, (TermKey, PackedOption<Block>)>,
-    sum_index: FxHashMap<u64, EntityList<Sum>>,
-    sum_pool: ListPool<Sum>,
+    terms: PrimaryMap<Term, TermData>,
+    /// Sums of no term or of several; a sum of one term is found through the term.
+    sum_index: FxHashMap<SumKey, Sum>,
     term_index: FxHashMap<TermKey, Term>,
-    stack: Vec<Value>,
-}
-
-fn hash_of(key: &SumKey) -> u64 {
-    let mut hasher = FxHasher::default();
-    key.hash(&mut hasher);
-    hasher.finish()
+    stack: Vec<(Value, Shape)>,
 }
 
 impl Addresses {
@@ -154,7 +155,6 @@ impl Addresses {
         self.sums.clear();
         self.terms.clear();
         self.sum_index.clear();
-        self.sum_pool.clear();
         self.term_index.clear();
         self.stack.clear();
     }
@@ -181,44 +181,42 @@ impl Addresses {
             return number;
         }
         debug_assert!(self.stack.is_empty());
-        self.stack.push(value);
-        while let Some(&value) = self.stack.last() {
-            if self.numbers[value].is_some() {
-                self.stack.pop();
-                continue;
-            }
-            let shape = shape_of(cx, value);
-            if self.push_unnumbered_operands(cx, &shape) {
-                continue;
-            }
-            self.stack.pop();
-            let number = self.number_of_shape(cx, value, &shape);
-            self.numbers[value] = Some(number);
+        let mut current = (value, shape_of(cx, value));
+        loop {
+            let (value, shape) = current;
+            current = match self.unnumbered_operand(cx, &shape) {
+                Some(operand) => {
+                    self.stack.push((value, shape));
+                    (operand, shape_of(cx, operand))
+                }
+                None => {
+                    let number = self.number_of_shape(cx, value, &shape);
+                    self.numbers[value] = Some(number);
+                    match self.stack.pop() {
+                        Some(user) => user,
+                        None => return number,
+                    }
+                }
+            };
         }
-        self.numbers[value].expect("the loop above numbered it")
     }
 
-    /// Pushes the operands that have no number yet. Terminates, since operands dominate their use
-    /// and block parameters are leaves.
-    fn push_unnumbered_operands(&mut self, cx: AddressContext<'_>, shape: &Shape) -> bool {
-        let before = self.stack.len();
-        let mut visit = |value: Value| {
+    /// An operand that has no number yet. The search for one ends, since operands dominate their
+    /// use and block parameters are leaves.
+    fn unnumbered_operand(&self, cx: AddressContext<'_>, shape: &Shape) -> Option<Value> {
+        let unnumbered = |value: Value| {
             let value = cx.func.dfg.resolve_aliases(value);
-            if self.numbers[value].is_none() {
-                self.stack.push(value);
-            }
+            self.numbers[value].is_none().then_some(value)
         };
         match shape {
-            Shape::Leaf | Shape::Constant(_) | Shape::Slot(..) | Shape::Symbol(_) => {}
-            Shape::Combine(parts) => parts.iter().for_each(|&(_, value)| visit(value)),
+            Shape::Leaf | Shape::Constant(_) | Shape::Slot(..) | Shape::Symbol(_) => None,
+            Shape::Combine(parts) => parts.iter().find_map(|&(_, value)| unnumbered(value)),
             Shape::Multiply(a, b) | Shape::ShiftLeft(a, b) => {
-                visit(*a);
-                visit(*b);
+                unnumbered(*a).or_else(|| unnumbered(*b))
             }
-            Shape::Operation(operation) => operation.args.iter().for_each(|&arg| visit(arg)),
-            Shape::ReadonlyLoad { address, .. } => visit(*address),
+            Shape::Operation(operation) => operation.args.iter().find_map(|&arg| unnumbered(arg)),
+            Shape::ReadonlyLoad { address, .. } => unnumbered(*address),
         }
-        self.stack.len() > before
     }
 
     fn known(&self, cx: AddressContext<'_>, value: Value) -> Linear {
@@ -268,7 +266,12 @@ impl Addresses {
         let block = block.filter(|&block| {
             cx.flow.rpo().first() != Some(&block) || !cx.flow.preds(block).is_empty()
         });
-        self.single(bits, TermKey::Value(value), block, 0)
+        // A value is numbered once, so its term is new.
+        let term = self.new_term(bits, block);
+        Linear {
+            sum: self.sum_of_term(term),
+            offset: 0,
+        }
     }
 
     fn constant(&mut self, bits: u32, number: i64) -> Linear {
@@ -290,15 +293,39 @@ impl Addresses {
         let term = match self.term_index.get(&key) {
             Some(&term) => term,
             None => {
-                let term = self.terms.push((key.clone(), deepest.into()));
+                let term = self.new_term(bits, deepest);
                 self.term_index.insert(key, term);
                 term
             }
         };
         Linear {
-            sum: self.intern_sum(bits, smallvec![Scaled { term, scale: 1 }], deepest),
+            sum: self.sum_of_term(term),
             offset,
         }
+    }
+
+    fn new_term(&mut self, bits: u32, deepest: Option<Block>) -> Term {
+        self.terms.push(TermData {
+            deepest: deepest.into(),
+            alone: None.into(),
+            bits: bits as u8,
+        })
+    }
+
+    /// The sum of one term.
+    fn sum_of_term(&mut self, term: Term) -> Sum {
+        let data = self.terms[term];
+        data.alone.expand().unwrap_or_else(|| {
+            let sum = self.sums.push(SumData {
+                key: SumKey {
+                    bits: data.bits,
+                    terms: smallvec![Scaled { term, scale: 1 }],
+                },
+                deepest: data.deepest,
+            });
+            self.terms[term].alone = sum.into();
+            sum
+        })
     }
 
     fn intern_sum(
@@ -307,24 +334,22 @@ impl Addresses {
         terms: SmallVec<[Scaled; 2]>,
         deepest: Option<Block>,
     ) -> Sum {
+        if let [Scaled { term, scale: 1 }] = terms[..] {
+            return self.sum_of_term(term);
+        }
         let key = SumKey {
             bits: bits as u8,
             terms,
         };
-        let list = self.sum_index.entry(hash_of(&key)).or_default();
-        let found = list
-            .as_slice(&self.sum_pool)
-            .iter()
-            .copied()
-            .find(|&sum| self.sums[sum].key == key);
-        found.unwrap_or_else(|| {
-            let sum = self.sums.push(SumData {
-                key,
-                deepest: deepest.into(),
-            });
-            list.push(sum, &mut self.sum_pool);
-            sum
-        })
+        if let Some(&sum) = self.sum_index.get(&key) {
+            return sum;
+        }
+        let sum = self.sums.push(SumData {
+            key: key.clone(),
+            deepest: deepest.into(),
+        });
+        self.sum_index.insert(key, sum);
+        sum
     }
 
     fn deeper(flow: &Flow, a: Option<Block>, b: Option<Block>) -> Option<Block> {
@@ -357,7 +382,7 @@ impl Addresses {
             return self.leaf(cx, value);
         }
         let deepest = terms.iter().fold(None, |deepest, scaled| {
-            Self::deeper(cx.flow, deepest, self.terms[scaled.term].1.expand())
+            Self::deeper(cx.flow, deepest, self.terms[scaled.term].deepest.expand())
         });
         Linear {
             sum: self.intern_sum(bits, terms, deepest),

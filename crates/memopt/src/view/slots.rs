@@ -174,8 +174,8 @@ impl Slots {
                 }
             }
         }
-        if let Some(entries) = func.dfg.user_stack_map_entries(inst) {
-            for entry in entries {
+        if data.opcode().is_safepoint() {
+            for entry in func.dfg.user_stack_map_entries(inst).unwrap_or_default() {
                 self.add_site(entry.slot, block, inst);
             }
         }

@@ -1,0 +1,60 @@
+//! Benchmarks of `cranelift-memopt`. Times are ratios against Cranelift alone, or per access, taken
+//! in one run with the sides interleaved, since machines differ and drift.
+
+mod compile;
+mod memssa;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Benchmarks of cranelift-memopt.
+#[derive(Parser)]
+#[command(name = "clif-memopt-bench", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The optimizer's time as a ratio of Cranelift's compile time at opt_level=speed.
+    #[command(after_help = "Example:\n  clif-memopt-bench compile examples/clif --rounds 9")]
+    Compile {
+        /// CLIF files and folders of them.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+        /// Target to compile for.
+        #[arg(long, default_value = "x86_64")]
+        target: String,
+        /// How often each function is compiled on each side; the fastest time counts.
+        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+    },
+    /// Time per access of building MemorySSA and of walking to every clobber, as functions grow.
+    #[command(after_help = "Example:\n  clif-memopt-bench memssa --max 1000000")]
+    Memssa {
+        /// The largest number of accesses; sizes double up to it.
+        #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(1000..))]
+        max: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Compile {
+            paths,
+            target,
+            rounds,
+        } => compile::run(&paths, &target, rounds),
+        Command::Memssa { max } => memssa::run(max),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::from(2)
+        }
+    }
+}
