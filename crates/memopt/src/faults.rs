@@ -78,6 +78,7 @@ faults! {
     OnePath "one-path" "An overwrite on one path is enough.";
     TrapCode "trap-code" "A store that traps with another code stands in.";
     NotrapBetween "notrap-between" "Accesses after a store that may trap do not rest on it.";
+    HalfStores "half-stores" "A store in two halves traps before it stores anything.";
     WiderKiller "wider-killer" "A wider store that may trap is no observation point.";
     LoadAsWitness "load-as-witness" "A load shows that a page may be written.";
     RemovedKiller "removed-killer" "A store that was removed still overwrites.";

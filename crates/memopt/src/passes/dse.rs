@@ -20,11 +20,12 @@
 //!   and the bytes are in one of its slots, before anything may observe them. Observers are loads
 //!   that may touch the bytes, and for memory that is not private calls, fences, atomics, return
 //!   and every point that can trap.
-//! - L4: a loop without an exit does not reach a later overwrite, so memory that is not a slot's
-//!   is observed there.
+//! - L4: a loop without an exit does not reach a later overwrite or the end of the frame, so memory
+//!   that is not private is observed there.
 //! - L5: if the store may trap, what overwrites it names exactly the same bytes with the same trap
 //!   code, and no access that is not within a slot stands between: a `notrap` one may be valid
-//!   only because the store did not trap.
+//!   only because the store did not trap. Neither is an `i128`: these are stored in halves, and
+//!   the first half is seen if the second traps.
 //! - L6: an overwriting store that may trap names exactly the same bytes: then it cannot trap
 //!   where the store did not. A wider one is an observation point.
 //! - L7: bytes and addresses are those of this iteration: once the search has gone round a loop
@@ -43,7 +44,8 @@
 //!
 //! # Order
 //!
-//! After forward, which removes readers. Within the pass, stores of what is there go first: each
+//! After forward, which removes readers. Within the pass, stores of what is there go first; but
+//! where the earlier of the two is in a loop and overwritten by the later one, the earlier goes. Each
 //! decision is taken on the function as the decisions before it left it, so that two stores are
 //! never each other's reason to go.
 //!
@@ -59,7 +61,9 @@
 //! the search starts from the dead store and takes different killers on different paths.
 
 use cranelift_codegen::entity::SecondaryMap;
-use cranelift_codegen::ir::{Block, Function, Inst, InstructionData, TrapCode, Value, ValueDef};
+use cranelift_codegen::ir::{
+    Block, Function, Inst, InstructionData, TrapCode, Value, ValueDef, types,
+};
 
 use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
@@ -146,6 +150,10 @@ impl Dse {
             let Some(witness) = self.witness_of(cx, store) else {
                 return;
             };
+            if self.is_repeated_before(cx, witness, store) && self.search(cx, witness).is_ok() {
+                changed |= self.remove_as_overwritten(cx, witness);
+                return;
+            }
             let inst = cx.view.entry(store).inst;
             let witness_inst = cx.view.entry(witness).inst;
             let reason = "L2 memory holds the value since";
@@ -160,6 +168,40 @@ impl Dse {
             }
         });
         changed
+    }
+
+    /// Whether `witness` is a store in a loop that `store` comes after: of the two, it is the one that
+    /// should go. (`store` is in no such loop of its own: there it would be its own clobber.)
+    fn is_repeated_before(&mut self, cx: &PassContext<'_>, witness: Entry, store: Entry) -> bool {
+        let (above, below) = (cx.view.entry(witness), cx.view.entry(store));
+        above.effects.access == Access::Store
+            && above.block != below.block
+            && self.recurs_without(cx, above.block, below.block)
+    }
+
+    /// Whether a path leads from `block` to itself that does not come to `other`. False if the
+    /// budget ends.
+    fn recurs_without(&mut self, cx: &PassContext<'_>, block: Block, other: Block) -> bool {
+        self.search += 1;
+        self.worklist.clear();
+        self.worklist.push((block, Instance::Same));
+        while let Some((from, instance)) = self.worklist.pop() {
+            for &succ in cx.flow.succs(from) {
+                if succ == block {
+                    return true;
+                }
+                if self.budget == 0 {
+                    return false;
+                }
+                self.budget -= 1;
+                let stamp = &mut self.entered[succ][instance as usize];
+                if succ != other && *stamp != self.search {
+                    *stamp = self.search;
+                    self.worklist.push((succ, instance));
+                }
+            }
+        }
+        false
     }
 
     /// The access that shows that memory holds the stored value already.
@@ -288,21 +330,24 @@ impl Dse {
         let mut changed = false;
         for_each_store(cx, |cx, store| match self.search(cx, store) {
             Err(kept) => note_kept(cx, store, kept),
-            Ok(()) => {
-                let inst = cx.view.entry(store).inst;
-                let reason = "L3 overwritten, or its slot ends, before anything observes it";
-                cx.note(Pass::Dse, Action::Removed, inst, reason, None);
-                match cx.rewriter().remove_store(store, None) {
-                    Outcome::Done => {
-                        changed = true;
-                        cx.stats.dse_overwritten += 1;
-                    }
-                    Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
-                    Outcome::FlagsFull => {}
-                }
-            }
+            Ok(()) => changed |= self.remove_as_overwritten(cx, store),
         });
         changed
+    }
+
+    fn remove_as_overwritten(&self, cx: &mut PassContext<'_>, store: Entry) -> bool {
+        let inst = cx.view.entry(store).inst;
+        let reason = "L3 overwritten, or its slot ends, before anything observes it";
+        cx.note(Pass::Dse, Action::Removed, inst, reason, None);
+        match cx.rewriter().remove_store(store, None) {
+            Outcome::Done => {
+                cx.stats.dse_overwritten += 1;
+                return true;
+            }
+            Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
+            Outcome::FlagsFull => {}
+        }
+        false
     }
 
     /// Looks along every path from the store. Ok if nothing observes its bytes.
@@ -362,8 +407,8 @@ impl Dse {
         let location = &subject.location;
         for &succ in cx.flow.succs(block) {
             // L4
-            if location.slot.is_none()
-                && !self.reaches_exit.from(cx, succ)
+            if !self.reaches_exit.from(cx, succ)
+                && !is_private_at_end(cx, location, block)
                 && !planted(Fault::EndlessLoop)
             {
                 return Err(Kept::Endless);
@@ -388,6 +433,12 @@ impl Dse {
         }
         Ok(())
     }
+}
+
+/// Whether the location is in a slot that has not escaped where `block` ends.
+fn is_private_at_end(cx: &PassContext<'_>, location: &Location, block: Block) -> bool {
+    let last = cx.func.layout.last_inst(block);
+    last.is_some_and(|last| is_private_at(cx.func, cx.view, location, last))
 }
 
 /// What `entry` means to the store from which the search comes.
@@ -480,7 +531,11 @@ fn verdict_of_store(
         // L5
         let bytes = cx.view.entry(entry).bytes;
         let trap_code = bytes.and_then(|bytes| cx.view.flags(cx.func, &bytes).trap_code());
-        let traps_alike = exact && (subject.trap_code == trap_code || planted(Fault::TrapCode));
+        let same_code = subject.trap_code == trap_code || planted(Fault::TrapCode);
+        let traps_alike = exact
+            && same_code
+            && !is_stored_in_halves(cx.func, location.inst)
+            && !is_stored_in_halves(cx.func, other.inst);
         if subject.trap_code.is_none() || traps_alike {
             return Verdict::Dead;
         }
@@ -491,6 +546,12 @@ fn verdict_of_store(
         subject.trap_code.is_none() || other.slot.is_some() || planted(Fault::NotrapBetween),
         Kept::MayTrap(other.inst),
     )
+}
+
+/// Whether machine code stores the value in two steps, of which the first may be done when the second
+/// traps.
+fn is_stored_in_halves(func: &Function, store: Inst) -> bool {
+    func.dfg.value_type(stored_value(func, store)) == types::I128 && !planted(Fault::HalfStores)
 }
 
 /// L4: the blocks from which the function can end.

@@ -50,7 +50,7 @@
 //! this departs from: the address is a number instead of an SSA value, and the last store is the
 //! last that may touch *these bytes*.
 
-use cranelift_codegen::ir::{Inst, Opcode, Value};
+use cranelift_codegen::ir::{Block, Inst, Opcode, Value};
 use rustc_hash::FxHashMap;
 
 use super::PassContext;
@@ -88,6 +88,7 @@ impl Key {
 #[derive(Clone, Copy, Debug)]
 struct Candidate {
     entry: Entry,
+    key: Key,
     /// The candidate of the same bytes before this one.
     before: Option<u32>,
 }
@@ -113,12 +114,21 @@ enum Kept {
     MovableSource(Inst),
 }
 
+/// A step of the visit of the dominator tree.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Enter(Block),
+    /// Back to the number of candidates that there were above the block.
+    Leave(usize),
+}
+
 /// Storage of the pass, reused across functions.
 #[derive(Debug, Default)]
 pub(crate) struct Forward {
     latest: FxHashMap<Key, u32>,
     candidates: Vec<Candidate>,
     plan: Vec<Replacement>,
+    steps: Vec<Step>,
 }
 
 /// Runs the pass. Returns whether the function was changed.
@@ -131,20 +141,48 @@ pub(crate) fn run(cx: &mut PassContext<'_>, storage: &mut Forward) -> bool {
 }
 
 impl Forward {
+    /// Visits the dominator tree in preorder, so that the candidates are those that dominate.
     fn plan_replacements(&mut self, cx: &mut PassContext<'_>) {
-        for index in 0..cx.flow.rpo().len() {
-            let block = cx.flow.rpo()[index];
-            for entry in cx.view.block_entries(block) {
-                let data = cx.view.entry(entry);
-                if data.removed || data.bytes.is_none() {
-                    continue;
+        self.steps.clear();
+        let entry = cx.flow.rpo().first();
+        self.steps.extend(entry.map(|&block| Step::Enter(block)));
+        while let Some(step) = self.steps.pop() {
+            match step {
+                Step::Enter(block) => {
+                    self.steps.push(Step::Leave(self.candidates.len()));
+                    self.visit_block(cx, block);
+                    self.steps.extend(cx.flow.children(block).map(Step::Enter));
                 }
-                match data.effects.access {
-                    Access::Load => self.visit_load(cx, entry),
-                    Access::Store if !data.fixed => self.add_candidate(cx, entry),
-                    Access::Store | Access::Atomic { .. } | Access::None => {}
-                }
+                Step::Leave(_) if planted(Fault::DominanceIgnored) => {}
+                Step::Leave(mark) => self.forget_candidates(mark),
             }
+        }
+    }
+
+    fn visit_block(&mut self, cx: &mut PassContext<'_>, block: Block) {
+        for entry in cx.view.block_entries(block) {
+            let data = cx.view.entry(entry);
+            if data.removed || data.bytes.is_none() {
+                continue;
+            }
+            match data.effects.access {
+                Access::Load => self.visit_load(cx, entry),
+                Access::Store if !data.fixed => self.add_candidate(cx, entry),
+                Access::Store | Access::Atomic { .. } | Access::None => {}
+            }
+        }
+    }
+
+    /// Forgets all candidates but the first `mark`.
+    fn forget_candidates(&mut self, mark: usize) {
+        while self.candidates.len() > mark {
+            let Some(Candidate { key, before, .. }) = self.candidates.pop() else {
+                return;
+            };
+            match before {
+                Some(before) => self.latest.insert(key, before),
+                None => self.latest.remove(&key),
+            };
         }
     }
 
@@ -175,7 +213,7 @@ impl Forward {
             return;
         };
         let before = self.latest.insert(key, self.candidates.len() as u32);
-        self.candidates.push(Candidate { entry, before });
+        self.candidates.push(Candidate { entry, key, before });
     }
 
     fn plan_load(&self, cx: &mut PassContext<'_>, load: Entry) -> Result<Replacement, Kept> {
@@ -193,7 +231,6 @@ impl Forward {
             next = candidate.before;
             match plan_from(cx, load, &location, candidate.entry) {
                 Ok(replacement) => return Ok(replacement),
-                Err(Kept::NoSource) => {}
                 Err(reason) => kept = reason,
             }
         }
@@ -237,8 +274,7 @@ impl Forward {
     }
 }
 
-/// Plans to take the value of the load from `source`, which names the same bytes. `NoSource` if
-/// the source does not dominate the load.
+/// Plans to take the value of the load from `source`, which dominates it and names the same bytes.
 fn plan_from(
     cx: &mut PassContext<'_>,
     load: Entry,
@@ -248,11 +284,9 @@ fn plan_from(
     let load_inst = location.inst;
     let source_inst = cx.view.entry(source).inst;
     let is_store = cx.view.entry(source).effects.access == Access::Store;
-    // L2
-    if !cx.flow.inst_dominates(cx.func, source_inst, load_inst) && !planted(Fault::DominanceIgnored)
-    {
-        return Err(Kept::NoSource);
-    }
+    debug_assert!(
+        cx.flow.inst_dominates(cx.func, source_inst, load_inst) || planted(Fault::DominanceIgnored)
+    );
     // L4
     let source_location = cx.view.location(cx.func, cx.flow, source);
     let slots = &cx.view.slots;

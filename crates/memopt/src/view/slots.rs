@@ -55,6 +55,9 @@ pub struct Slots {
     /// The first escape of a slot in a block.
     sites: FxHashMap<(StackSlot, Block), Inst>,
     site_list: Vec<(StackSlot, Block)>,
+    /// The place of each instruction among all, from 1. The layout does not tell any more once a
+    /// rewrite has removed an escape site.
+    order: SecondaryMap<Inst, u32>,
     /// A bit for each (escaping slot, block): the slot may have escaped where the block starts.
     escaped_in: Vec<u64>,
     blocks: usize,
@@ -69,6 +72,7 @@ impl Slots {
         self.privacy.clear();
         self.sites.clear();
         self.site_list.clear();
+        self.order.clear();
         self.escaped_in.clear();
         self.any = !func.sized_stack_slots.is_empty();
         if !self.any {
@@ -80,8 +84,12 @@ impl Slots {
                 self.privacy[slot] = Privacy::Never;
             }
         }
+        self.order.resize(func.dfg.num_insts());
+        let mut place = 0;
         for &block in flow.rpo() {
             for inst in func.layout.block_insts(block) {
+                place += 1;
+                self.order[inst] = place;
                 self.visit(func, block, inst);
             }
         }
@@ -125,7 +133,7 @@ impl Slots {
         };
         self.bit(row, block)
             || self.sites.get(&(slot, block)).is_some_and(|&site| {
-                match func.layout.pp_cmp(site, inst) {
+                match self.order[site].cmp(&self.order[inst]) {
                     Ordering::Less => true,
                     Ordering::Equal => !planted(Fault::EscapeAtOnce),
                     Ordering::Greater => false,
