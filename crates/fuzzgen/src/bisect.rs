@@ -58,7 +58,8 @@ fn optimize(case: &Case, setup: &Setup, fuel: Option<u64>) -> Option<Vec<(Functi
 fn difference(case: &Case, setup: &Setup, fuel: Option<u64>) -> Option<String> {
     let optimized = optimize(case, setup, fuel)?;
     let optimized: Vec<Function> = optimized.into_iter().map(|(function, _)| function).collect();
-    let results = compare(&case.functions, &optimized, &case.invocations, &setup.isa).ok()?;
+    let isa = if case.mixed_tags { &setup.plain_isa } else { &setup.isa };
+    let results = compare(&case.functions, &optimized, &case.invocations, isa).ok()?;
     results.iter().find_map(|result| match &result.verdict {
         Verdict::Different { detail } => Some(format!("{}: {detail}", result.text)),
         _ => None,

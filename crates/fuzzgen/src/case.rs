@@ -19,6 +19,10 @@ pub struct Case {
     pub invocations: Vec<Invocation>,
     /// What the functions contain.
     pub shape: Shape,
+    /// Whether the same bytes are accessed with and without their region. Cranelift's own optimizer
+    /// takes a load without a region to be independent of stores with one, so that such a case is run
+    /// without it.
+    pub mixed_tags: bool,
 }
 
 impl Case {
@@ -32,6 +36,7 @@ impl Case {
             functions: source.functions(),
             invocations: invocations_of(&source)?,
             shape: Shape::default(),
+            mixed_tags: text.contains("\nset opt_level=none"),
         })
     }
 
@@ -48,7 +53,8 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "test run\ntarget x86_64\n")?;
+        let level = if self.mixed_tags { "set opt_level=none\n" } else { "" };
+        writeln!(f, "test run\n{level}target x86_64\n")?;
         for buffer in self.invocations.first().map_or(&[][..], |run| &run.buffers) {
             writeln!(f, "; mem: {}", BufferText(buffer))?;
         }

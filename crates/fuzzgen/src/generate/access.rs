@@ -4,6 +4,7 @@ use cranelift_codegen::ir::{
     AtomicRmwOp, Endianness, InstBuilder, MemFlagsData, TrapCode, Type, Value, types,
 };
 
+use super::Tagging;
 use super::data::TYPES;
 use super::function::{CELLS, Gen};
 use super::place::{Place, Space, TABLE};
@@ -45,7 +46,7 @@ impl Gen<'_, '_, '_> {
     fn cursor_place(&mut self) -> Place {
         Place {
             base: self.b.use_var(self.cursor),
-            space: Space::Unknown,
+            space: self.unknown(),
             low: 0,
             high: 16,
             align: 1,
@@ -64,7 +65,7 @@ impl Gen<'_, '_, '_> {
             place,
             offset,
             ty,
-            tagged: self.c.percent(60),
+            tagged: self.is_tagged(place.space),
         };
         self.hot.push(hot);
         hot
@@ -134,11 +135,11 @@ impl Gen<'_, '_, '_> {
             self.shape.may_trap += 1;
         }
         match self.c.below(20) {
-            18 => {
+            14..=18 if self.world.big_endian => {
                 flags.set_endianness(Endianness::Big);
                 self.shape.big_endian += 1;
             }
-            17 => {
+            19 => {
                 flags.set_endianness(Endianness::Little);
                 self.shape.little_endian += 1;
             }
@@ -298,17 +299,17 @@ impl Gen<'_, '_, '_> {
         let pieces = (8 / i64::from(ty.bytes())).min(3);
         for piece in 0..pieces {
             let at = piece * i64::from(ty.bytes());
-            let hot = |place: Place| Hot {
+            let [source, target] = [from, to].map(|place| Hot {
                 place,
                 offset: place.low + at,
                 ty,
-                tagged: true,
-            };
-            let flags = self.flags(hot(from), true);
+                tagged: self.is_tagged(place.space),
+            });
+            let flags = self.flags(source, true);
             self.shape.loads += 1;
             let offset = (from.low + at) as i32;
             let value = self.b.ins().load(ty, flags, from.base, offset);
-            self.store_at(hot(to), value);
+            self.store_at(target, value);
         }
     }
 
@@ -329,7 +330,7 @@ impl Gen<'_, '_, '_> {
             if self.c.percent(50) || self.b.func.dfg.value_type(value) != ty {
                 value = self.value(ty);
             }
-            let tagged = self.c.percent(50);
+            let tagged = self.is_tagged(place.space);
             let hot = Hot {
                 place,
                 offset: at,
@@ -410,8 +411,11 @@ impl Gen<'_, '_, '_> {
         let slots = (place.high - place.low) / width;
         let offset = place.low + width * self.c.below(slots.min(3) as usize) as i64;
         let address = self.moved(place.base, offset);
-        let flags = self.plain_flags();
-        let flags = flags.with_endianness(Endianness::Little);
+        let mut flags = self.plain_flags();
+        if flags.explicit_endianness() == Some(Endianness::Big) {
+            // Not for atomics.
+            flags = MemFlagsData::new();
+        }
         self.shape.atomics += 1;
         match self.c.below(4) {
             0 => {
@@ -446,7 +450,7 @@ impl Gen<'_, '_, '_> {
             let base = self.b.ins().stack_addr(types::I64, slot, 0);
             return (base, cell, flags);
         }
-        if self.c.percent(60) {
+        if self.world.tagging != Tagging::Mixed || self.c.percent(60) {
             flags.set_alias_region(Some(self.region(TABLE)));
         }
         (self.params.t, cell, flags)
@@ -460,7 +464,7 @@ impl Gen<'_, '_, '_> {
 
     /// Stores an address, often of a slot, into a cell.
     pub(crate) fn store_pointer(&mut self) {
-        let place = self.place(16, true);
+        let place = self.pointee();
         let address = self.address_in(place, 16);
         let (base, offset, flags) = self.pointer_cell();
         if matches!(place.space, Space::Slot(..)) {

@@ -77,7 +77,7 @@ impl Gen<'_, '_, '_> {
             Some(&slot) if self.c.percent(50) => self.b.ins().stack_addr(types::I64, slot, 0),
             _ => self.params.t,
         };
-        let place = self.place(16, true);
+        let place = self.pointee();
         let u = self.address_in(place, 16);
         let (x, y) = (self.value(types::I64), self.value(types::I32));
         let fuel = self.b.ins().ushr_imm_u(self.params.fuel, 1);

@@ -87,7 +87,7 @@ impl Gen<'_, '_, '_> {
     /// Changes a variable, which later gives a block parameter.
     fn set_variable(&mut self) {
         if self.c.percent(40) {
-            let place = self.place(16, true);
+            let place = self.pointee();
             let address = self.address_in(place, 16);
             self.b.def_var(self.cursor, address);
             return;

@@ -7,7 +7,7 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
-use super::World;
+use super::{Tagging, World};
 use super::access::Hot;
 use super::place::{MAIN, OTHER, Place, SLOTS, Space, TABLE};
 use crate::choices::Choices;
@@ -97,7 +97,7 @@ pub(crate) fn build(
         cursor,
         variables: Vec::new(),
         exit,
-        places: places(&params),
+        places: Vec::new(),
         values: data,
         hot: Vec::new(),
         pointer_slots: Vec::new(),
@@ -106,6 +106,7 @@ pub(crate) fn build(
         depth: 0,
         loop_depth: 0,
     };
+    building.places = places(&params, building.unknown());
     building.start();
     building.statements();
     building.finish();
@@ -132,7 +133,7 @@ fn params(values: &[Value]) -> Params {
     }
 }
 
-fn places(params: &Params) -> Vec<Place> {
+fn places(params: &Params, unknown: Space) -> Vec<Place> {
     let place = |base, space, high, align| Place {
         base,
         space,
@@ -145,7 +146,7 @@ fn places(params: &Params) -> Vec<Place> {
         place(params.b, Space::Main, PARAM_BYTES, 1),
         place(params.c, Space::Other, PARAM_BYTES, 8),
         place(params.d, Space::Readonly, 32, 16),
-        place(params.u, Space::Unknown, 16, 1),
+        place(params.u, unknown, 16, 1),
     ]
 }
 
@@ -177,6 +178,7 @@ impl Gen<'_, '_, '_> {
             0 => Some(MAIN),
             1 => Some(OTHER),
             2 => Some(SLOTS + number as u32),
+            _ if self.world.tagging == Tagging::Full => Some(MAIN),
             _ => None,
         };
         self.shape.slots += 1;
@@ -251,7 +253,7 @@ impl Gen<'_, '_, '_> {
         let exit = self.exit;
         self.b.ins().jump(exit, &[]);
         self.b.switch_to_block(exit);
-        self.places = places(&self.params);
+        self.places = places(&self.params, self.unknown());
         self.values.clear();
         self.hot.clear();
         self.clear_table();

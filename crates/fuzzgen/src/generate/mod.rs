@@ -35,6 +35,9 @@ pub struct Config {
     pub statements_max: usize,
     /// Invocations of a case.
     pub invocations: usize,
+    /// Whether some accesses are big-endian. No little-endian target compiles them, so such cases are
+    /// not run.
+    pub big_endian: bool,
 }
 
 impl Default for Config {
@@ -43,6 +46,7 @@ impl Default for Config {
             functions_max: 3,
             statements_max: 30,
             invocations: 5,
+            big_endian: false,
         }
     }
 }
@@ -59,13 +63,30 @@ const RETURNS: [&[Type]; 5] = [
 /// The functions of a case, as they are declared.
 pub(crate) struct World {
     pub(crate) signatures: Vec<Signature>,
+    pub(crate) big_endian: bool,
+    pub(crate) tagging: Tagging,
+}
+
+/// How accesses are tagged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tagging {
+    /// The same bytes with and without their region.
+    Mixed,
+    /// Only cells of addresses and readonly data.
+    Sparse,
+    /// All but what `e` points to.
+    Full,
 }
 
 impl World {
     fn new(choices: &mut Choices<'_, '_>, config: &Config) -> World {
         let count = 1 + choices.below(config.functions_max);
         let signatures = (0..count).map(|_| signature(choices)).collect();
-        World { signatures }
+        World {
+            signatures,
+            big_endian: config.big_endian,
+            tagging: choices.pick(&[Tagging::Mixed, Tagging::Sparse, Tagging::Full]),
+        }
     }
 }
 
@@ -101,23 +122,26 @@ pub fn generate(bytes: &mut Unstructured<'_>, config: &Config) -> Case {
             function::build(&world, index, &mut choices, &mut shape, budget)
         })
         .collect();
-    let invocations = invocations(&mut choices, &functions, config.invocations);
+    let invocations = invocations(&mut choices, &functions, &world, config.invocations);
     shape.functions = functions.len() as u64;
     shape.invocations = invocations.len() as u64;
     Case {
         functions,
         invocations,
         shape,
+        mixed_tags: world.tagging == Tagging::Mixed,
     }
 }
 
-/// Generates the case of a seed.
+/// Generates the case of a seed. One of eight has big-endian accesses.
 pub fn case_of_seed(seed: u64, config: &Config) -> Case {
     let bytes = bytes_of_seed(seed);
-    generate(&mut Unstructured::new(&bytes), config)
+    let mut config = config.clone();
+    config.big_endian |= seed % 8 == 7;
+    generate(&mut Unstructured::new(&bytes), &config)
 }
 
-fn buffers(choices: &mut Choices<'_, '_>) -> Vec<Buffer> {
+fn buffers(choices: &mut Choices<'_, '_>, world: &World) -> Vec<Buffer> {
     let mut texts = Vec::new();
     for (name, size) in [("p0", 96), ("p1", 64), ("p2", 32), ("p3", 48)] {
         let bytes = (0..size).map(|_| {
@@ -128,6 +152,7 @@ fn buffers(choices: &mut Choices<'_, '_>) -> Vec<Buffer> {
     }
     let cells: String = (0..8)
         .map(|_| match choices.below(2) {
+            _ if world.tagging == Tagging::Full => format!(" p0+{}", choices.below(81)),
             0 => format!(" p0+{}", choices.below(81)),
             _ => format!(" p1+{}", choices.below(49)),
         })
@@ -139,10 +164,13 @@ fn buffers(choices: &mut Choices<'_, '_>) -> Vec<Buffer> {
 fn invocations(
     choices: &mut Choices<'_, '_>,
     functions: &[Function],
+    world: &World,
     count: usize,
 ) -> Vec<Invocation> {
-    let buffers = buffers(choices);
-    let texts: Vec<String> = (0..count).map(|index| run_text(choices, functions, index)).collect();
+    let buffers = buffers(choices, world);
+    let texts: Vec<String> = (0..count)
+        .map(|index| run_text(choices, functions, world, index))
+        .collect();
     texts
         .iter()
         .map(|text| match Invocation::parse(text, functions, &buffers) {
@@ -152,7 +180,12 @@ fn invocations(
         .collect()
 }
 
-fn run_text(choices: &mut Choices<'_, '_>, functions: &[Function], index: usize) -> String {
+fn run_text(
+    choices: &mut Choices<'_, '_>,
+    functions: &[Function],
+    world: &World,
+    index: usize,
+) -> String {
     // Mostly the first function, which calls the others.
     let function = match index {
         0..3 => 0,
@@ -172,7 +205,7 @@ fn run_text(choices: &mut Choices<'_, '_>, functions: &[Function], index: usize)
     ]);
     let u = match choices.below(3) {
         0 => format!("p0+{}", choices.below(81)),
-        1 => format!("p1+{}", choices.below(49)),
+        1 if world.tagging != Tagging::Full => format!("p1+{}", choices.below(49)),
         _ => "p0+8".to_string(),
     };
     let x = choices.weighted(&[(2, None), (1, Some(0)), (1, Some(1)), (1, Some(-1))]);

@@ -2,6 +2,7 @@
 
 use cranelift_codegen::ir::{AliasRegionData, BlockArg, InstBuilder, StackSlot, Value, types};
 
+use super::Tagging;
 use super::function::Gen;
 
 /// What the bytes of a place belong to.
@@ -87,6 +88,33 @@ impl Gen<'_, '_, '_> {
         self.c.pick(&fits)
     }
 
+    /// A place that pointers of unknown origin may point to.
+    pub(crate) fn pointee(&mut self) -> Place {
+        let place = self.place(16, true);
+        if self.is_pointee(place) { place } else { self.places[0] }
+    }
+
+    pub(crate) fn is_pointee(&self, place: Place) -> bool {
+        self.world.tagging != Tagging::Full || place.space.region() == Some(MAIN)
+    }
+
+    /// What a pointer of unknown origin points into.
+    pub(crate) fn unknown(&self) -> Space {
+        match self.world.tagging {
+            Tagging::Full => Space::Main,
+            Tagging::Mixed | Tagging::Sparse => Space::Unknown,
+        }
+    }
+
+    /// Whether an access to `space` is to be tagged.
+    pub(crate) fn is_tagged(&mut self, space: Space) -> bool {
+        match self.world.tagging {
+            Tagging::Mixed => self.c.percent(60),
+            Tagging::Sparse => space == Space::Readonly,
+            Tagging::Full => true,
+        }
+    }
+
     /// The place as an address of its own, with `width` valid bytes from there.
     pub(crate) fn address_in(&mut self, place: Place, width: i64) -> Value {
         let at = self.c.between(place.low, place.high - width);
@@ -160,6 +188,7 @@ impl Gen<'_, '_, '_> {
             false => match (first.space.region(), second.space.region()) {
                 (Some(MAIN), Some(MAIN)) => Space::Main,
                 (Some(OTHER), Some(OTHER)) => Space::Other,
+                _ if self.world.tagging == Tagging::Full => return (first, first, first),
                 _ => Space::Unknown,
             },
         };
@@ -219,7 +248,7 @@ impl Gen<'_, '_, '_> {
         let base = self.load_pointer();
         Place {
             base,
-            space: Space::Unknown,
+            space: self.unknown(),
             low: 0,
             high: 16,
             align: 1,
