@@ -67,7 +67,7 @@ impl Reducer<'_> {
 
     fn drop_invocations(&mut self) {
         let mut at = 0;
-        while at < self.case.invocations.len() && self.case.invocations.len() > 1 {
+        while at < self.case.invocations.len() {
             let mut case = self.case.clone();
             case.invocations.remove(at);
             if !self.take(case) {
@@ -84,9 +84,7 @@ impl Reducer<'_> {
             for run in &mut case.invocations {
                 run.function -= usize::from(run.function > index);
             }
-            if !case.invocations.is_empty() || self.case.invocations.is_empty() {
-                self.take(case);
-            }
+            self.take(case);
         }
     }
 

@@ -19,12 +19,26 @@ pub fn permuted(function: &Function) -> Function {
         Ok(functions) => panic!("{} functions in the text of one", functions.len()),
         Err(error) => panic!("a printed function does not parse: {error}"),
     };
-    let blocks: Vec<_> = permuted.layout.blocks().skip(1).collect();
-    for pair in blocks.windows(2) {
-        permuted.layout.remove_block(pair[1]);
-        permuted.layout.insert_block(pair[1], pair[0]);
-    }
+    reverse_layout(&mut permuted);
     permuted
+}
+
+/// Lays the blocks out in reverse, the entry aside.
+fn reverse_layout(function: &mut Function) {
+    let layout = &mut function.layout;
+    let blocks: Vec<_> = layout.blocks().skip(1).collect();
+    for pair in blocks.windows(2) {
+        let insts: Vec<_> = layout.block_insts(pair[1]).collect();
+        for &inst in &insts {
+            layout.remove_inst(inst);
+        }
+        layout.remove_block(pair[1]);
+        let before = layout.blocks().nth(1).unwrap_or(pair[0]);
+        layout.insert_block(pair[1], before);
+        for inst in insts {
+            layout.append_inst(inst, pair[1]);
+        }
+    }
 }
 
 /// `text` with the numbers of entities of this prefix turned around.
