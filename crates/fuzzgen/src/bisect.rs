@@ -47,7 +47,10 @@ fn optimize(case: &Case, setup: &Setup, fuel: Option<u64>) -> Option<Vec<(Functi
             let mut function = function.clone();
             let report = optimizer.optimize(&mut function, &*setup.isa).ok()?;
             function.dfg.resolve_all_aliases();
-            let removed = report.remarks.iter().filter(|remark| remark.action == Action::Removed);
+            let removed = report
+                .remarks
+                .iter()
+                .filter(|remark| remark.action == Action::Removed);
             let name = function.name.clone();
             let texts = removed.map(|remark| format!("{name}: {remark}")).collect();
             Some((function, texts))
@@ -57,8 +60,15 @@ fn optimize(case: &Case, setup: &Setup, fuel: Option<u64>) -> Option<Vec<(Functi
 
 fn difference(case: &Case, setup: &Setup, fuel: Option<u64>) -> Option<String> {
     let optimized = optimize(case, setup, fuel)?;
-    let optimized: Vec<Function> = optimized.into_iter().map(|(function, _)| function).collect();
-    let isa = if case.mixed_tags { &setup.plain_isa } else { &setup.isa };
+    let optimized: Vec<Function> = optimized
+        .into_iter()
+        .map(|(function, _)| function)
+        .collect();
+    let isa = if case.mixed_tags {
+        &setup.plain_isa
+    } else {
+        &setup.isa
+    };
     let results = compare(&case.functions, &optimized, &case.invocations, isa).ok()?;
     results.iter().find_map(|result| match &result.verdict {
         Verdict::Different { detail } => Some(format!("{}: {detail}", result.text)),
@@ -68,5 +78,8 @@ fn difference(case: &Case, setup: &Setup, fuel: Option<u64>) -> Option<String> {
 
 fn removals(case: &Case, setup: &Setup, fuel: u64) -> BTreeSet<String> {
     let optimized = optimize(case, setup, Some(fuel)).unwrap_or_default();
-    optimized.into_iter().flat_map(|(_, remarks)| remarks).collect()
+    optimized
+        .into_iter()
+        .flat_map(|(_, remarks)| remarks)
+        .collect()
 }

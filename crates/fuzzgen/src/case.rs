@@ -44,7 +44,9 @@ impl Case {
     pub fn num_insts(&self) -> usize {
         let blocks = |function: &Function| {
             let layout = &function.layout;
-            let lengths = layout.blocks().map(|block| layout.block_insts(block).count());
+            let lengths = layout
+                .blocks()
+                .map(|block| layout.block_insts(block).count());
             lengths.sum::<usize>()
         };
         self.functions.iter().map(blocks).sum()
@@ -53,7 +55,11 @@ impl Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = if self.mixed_tags { "set opt_level=none\n" } else { "" };
+        let level = if self.mixed_tags {
+            "set opt_level=none\n"
+        } else {
+            ""
+        };
         writeln!(f, "test run\n{level}target x86_64\n")?;
         for buffer in self.invocations.first().map_or(&[][..], |run| &run.buffers) {
             writeln!(f, "; mem: {}", BufferText(buffer))?;
@@ -79,7 +85,10 @@ impl fmt::Display for BufferText<'_> {
             pointers,
         } = self.0;
         write!(f, "{name} = {} bytes", bytes.len())?;
-        let used = bytes.iter().rposition(|&byte| byte != 0).map_or(0, |at| at + 1);
+        let used = bytes
+            .iter()
+            .rposition(|&byte| byte != 0)
+            .map_or(0, |at| at + 1);
         if pointers.is_empty() {
             for byte in &bytes[..used] {
                 write!(f, " {byte:02x}")?;

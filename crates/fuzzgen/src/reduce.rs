@@ -1,9 +1,9 @@
 //! The reducer: makes a case smaller as long as it still fails.
 
+use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::{
     Block, BlockCall, Function, Inst, InstBuilder, InstructionData, Opcode, Value, types,
 };
-use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::isa::TargetIsa;
 
 use crate::case::Case;
@@ -43,7 +43,11 @@ struct Reducer<'a> {
 impl Reducer<'_> {
     fn size(&self) -> (usize, usize, usize) {
         let case = &self.case;
-        (case.functions.len(), case.invocations.len(), case.num_insts())
+        (
+            case.functions.len(),
+            case.invocations.len(),
+            case.num_insts(),
+        )
     }
 
     /// Takes the case if it is valid and fails.
@@ -132,7 +136,10 @@ impl Reducer<'_> {
                 .collect();
             for group in insts.rchunks(chunk) {
                 let mut function = self.case.functions[index].clone();
-                let fresh = group.iter().rev().filter(|&&inst| drop_inst(&mut function, inst));
+                let fresh = group
+                    .iter()
+                    .rev()
+                    .filter(|&&inst| drop_inst(&mut function, inst));
                 if fresh.count() > 0 {
                     self.take_function(index, function);
                 }
@@ -169,7 +176,10 @@ fn drop_unreachable(function: &mut Function) {
     let mut flow = cranelift_memopt::flow::Flow::default();
     flow.compute(function);
     let blocks: Vec<Block> = function.layout.blocks().collect();
-    for block in blocks.into_iter().filter(|&block| !flow.is_reachable(block)) {
+    for block in blocks
+        .into_iter()
+        .filter(|&block| !flow.is_reachable(block))
+    {
         while let Some(inst) = function.layout.first_inst(block) {
             function.layout.remove_inst(inst);
         }

@@ -127,7 +127,10 @@ impl Tally {
     /// A count by name: of a shape, of the optimizer or of the oracles.
     pub fn get(&self, name: &str) -> u64 {
         let maps = [&self.shapes, &self.stats, &self.marks];
-        maps.iter().find_map(|map| map.get(name)).copied().unwrap_or(0)
+        maps.iter()
+            .find_map(|map| map.get(name))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// The names of shapes that never occurred.

@@ -14,7 +14,9 @@ use clif_memopt_fuzzgen::{
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| -> Result<u64> {
-        let text = arguments.get(at).context("SEED CASES THREADS, show SEED, reduce SEED")?;
+        let text = arguments
+            .get(at)
+            .context("SEED CASES THREADS, show SEED, reduce SEED")?;
         Ok(text.parse()?)
     };
     let setup = Setup::new("x86_64")?;
@@ -53,12 +55,17 @@ fn shrink(case: &Case, setup: &Setup) -> Result<()> {
     std::panic::set_hook(Box::new(|_| {}));
     let fails = |case: &Case| {
         let findings = check_all(case, setup, &mut Default::default());
-        findings.first().is_some_and(|finding| same_kind(finding, &first))
+        findings
+            .first()
+            .is_some_and(|finding| same_kind(finding, &first))
     };
     let small = reduce(case, &*setup.isa, &fails);
     show(&small, setup);
     if let Some(bad) = first_bad_fuel(&small, setup) {
-        println!(";; fuel {}: {:?}: {}", bad.fuel, bad.remarks, bad.difference);
+        println!(
+            ";; fuel {}: {:?}: {}",
+            bad.fuel, bad.remarks, bad.difference
+        );
     }
     Ok(())
 }
@@ -91,7 +98,11 @@ fn campaign(seed: u64, cases: u64, threads: usize, setup: &Setup) {
         summary.failures.len()
     );
     let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
-    for finding in summary.failures.iter().flat_map(|failure| &failure.findings) {
+    for finding in summary
+        .failures
+        .iter()
+        .flat_map(|failure| &failure.findings)
+    {
         *kinds.entry(finding.oracle.to_string()).or_default() += 1;
     }
     println!("{kinds:?}");

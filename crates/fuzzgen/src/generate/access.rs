@@ -130,7 +130,9 @@ impl Gen<'_, '_, '_> {
             flags.set_notrap();
             self.shape.notrap += 1;
         } else {
-            let code = self.c.pick(&[TrapCode::HEAP_OUT_OF_BOUNDS, TrapCode::unwrap_user(2)]);
+            let code = self
+                .c
+                .pick(&[TrapCode::HEAP_OUT_OF_BOUNDS, TrapCode::unwrap_user(2)]);
             flags = flags.with_trap_code(Some(code));
             self.shape.may_trap += 1;
         }
@@ -170,13 +172,7 @@ impl Gen<'_, '_, '_> {
         self.b.ins().load(hot.ty, flags, base, offset)
     }
 
-    fn extending_load(
-        &mut self,
-        ty: Type,
-        flags: MemFlagsData,
-        base: Value,
-        offset: i32,
-    ) -> Value {
+    fn extending_load(&mut self, ty: Type, flags: MemFlagsData, base: Value, offset: i32) -> Value {
         let signed = self.c.percent(50);
         let wide = match ty {
             types::I8 => self.c.pick(&[types::I16, types::I32, types::I64]),
@@ -212,7 +208,9 @@ impl Gen<'_, '_, '_> {
         self.shape.stores += 1;
         self.count_type(hot.ty);
         let flags = self.flags(hot, false);
-        self.b.ins().store(flags, value, hot.place.base, hot.offset as i32);
+        self.b
+            .ins()
+            .store(flags, value, hot.place.base, hot.offset as i32);
     }
 
     fn truncating_store(&mut self, hot: Hot) {
@@ -247,7 +245,11 @@ impl Gen<'_, '_, '_> {
     }
 
     pub(crate) fn store_somewhere_in(&mut self, place: Place) {
-        let ty = if place.holds(8) { types::I64 } else { types::I8 };
+        let ty = if place.holds(8) {
+            types::I64
+        } else {
+            types::I8
+        };
         let hot = self.spot_in(place, ty);
         let value = self.value(ty);
         self.store_at(hot, value);
@@ -258,7 +260,10 @@ impl Gen<'_, '_, '_> {
         let hot = self.spot(true);
         self.shape.loads += 1;
         let flags = self.flags(hot, true);
-        let value = self.b.ins().load(hot.ty, flags, hot.place.base, hot.offset as i32);
+        let value = self
+            .b
+            .ins()
+            .load(hot.ty, flags, hot.place.base, hot.offset as i32);
         self.shape.store_backs += 1;
         if self.c.percent(30) {
             self.small_statement();
@@ -294,7 +299,9 @@ impl Gen<'_, '_, '_> {
     /// Copies bytes piece by piece.
     pub(crate) fn copy_pieces(&mut self) {
         let (from, to) = (self.place(8, false), self.place(8, true));
-        let ty = self.c.pick(&[types::I8, types::I16, types::I32, types::I64]);
+        let ty = self
+            .c
+            .pick(&[types::I8, types::I16, types::I32, types::I64]);
         self.shape.copies += 1;
         let pieces = (8 / i64::from(ty.bytes())).min(3);
         for piece in 0..pieces {
@@ -344,9 +351,13 @@ impl Gen<'_, '_, '_> {
 
     /// An access through `e`, which may trap; perhaps one after it that cannot, since this did not.
     pub(crate) fn far_access(&mut self) {
-        let ty = self.c.pick(&[types::I8, types::I32, types::I64, types::I64]);
+        let ty = self
+            .c
+            .pick(&[types::I8, types::I32, types::I64, types::I64]);
         let offset = 8 * self.c.below(3) as i32;
-        let code = self.c.pick(&[TrapCode::HEAP_OUT_OF_BOUNDS, TrapCode::unwrap_user(5)]);
+        let code = self
+            .c
+            .pick(&[TrapCode::HEAP_OUT_OF_BOUNDS, TrapCode::unwrap_user(5)]);
         let flags = MemFlagsData::new().with_trap_code(Some(code));
         self.shape.far_accesses += 1;
         let store = self.c.percent(50);
@@ -433,7 +444,9 @@ impl Gen<'_, '_, '_> {
             }
             _ => {
                 let value = self.value(ty);
-                let op = self.c.pick(&[AtomicRmwOp::Add, AtomicRmwOp::Xchg, AtomicRmwOp::Umax]);
+                let op = self
+                    .c
+                    .pick(&[AtomicRmwOp::Add, AtomicRmwOp::Xchg, AtomicRmwOp::Umax]);
                 let old = self.b.ins().atomic_rmw(ty, flags, op, address, value);
                 self.mix(old);
             }

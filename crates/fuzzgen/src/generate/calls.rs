@@ -2,8 +2,8 @@
 
 use cranelift_codegen::ir::{
     AbiParam, BlockArg, BlockCall, ExceptionTableData, ExceptionTableItem, ExtFuncData,
-    ExternalName, FuncRef, Inst, InstBuilder, LibCall, SigRef, Signature, StackSlot, TrapCode, Type,
-    UserStackMapEntry, Value, types,
+    ExternalName, FuncRef, Inst, InstBuilder, LibCall, SigRef, Signature, StackSlot, TrapCode,
+    Type, UserStackMapEntry, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 
@@ -12,7 +12,13 @@ use super::place::{MAIN, OTHER, Place, Space};
 
 impl Gen<'_, '_, '_> {
     fn declare(&mut self, name: ExternalName, signature: Signature) -> (FuncRef, SigRef) {
-        let known = self.b.func.dfg.ext_funcs.iter().find(|(_, data)| data.name == name);
+        let known = self
+            .b
+            .func
+            .dfg
+            .ext_funcs
+            .iter()
+            .find(|(_, data)| data.name == name);
         if let Some((reference, data)) = known {
             return (reference, data.signature);
         }
@@ -71,8 +77,11 @@ impl Gen<'_, '_, '_> {
 
     /// Arguments for a call of one of the case's functions, and a slot among them.
     fn arguments(&mut self) -> (Vec<Value>, Option<StackSlot>) {
-        let ((a, slot), (b, _), (c, _)) =
-            (self.argument(MAIN), self.argument(MAIN), self.argument(OTHER));
+        let ((a, slot), (b, _), (c, _)) = (
+            self.argument(MAIN),
+            self.argument(MAIN),
+            self.argument(OTHER),
+        );
         let t = match self.pointer_slots.first() {
             Some(&slot) if self.c.percent(50) => self.b.ins().stack_addr(types::I64, slot, 0),
             _ => self.params.t,
@@ -192,7 +201,10 @@ impl Gen<'_, '_, '_> {
         let Some(callee) = self.callee() else {
             return;
         };
-        let (own, other) = (&self.world.signatures[self.index], &self.world.signatures[callee]);
+        let (own, other) = (
+            &self.world.signatures[self.index],
+            &self.world.signatures[callee],
+        );
         let fits = own.call_conv == CallConv::Tail
             && other.call_conv == CallConv::Tail
             && own.returns == other.returns;
@@ -252,11 +264,18 @@ impl Gen<'_, '_, '_> {
     fn length(&mut self, most: i64) -> Value {
         if self.c.percent(65) {
             let length = self.c.between(0, most);
-            let length = if self.c.percent(60) { length & !7 } else { length };
+            let length = if self.c.percent(60) {
+                length & !7
+            } else {
+                length
+            };
             return self.b.ins().iconst(types::I64, length);
         }
         self.shape.variable_lengths += 1;
-        let mask = [7i64, 15, 31].into_iter().rfind(|&mask| mask <= most).unwrap_or(1);
+        let mask = [7i64, 15, 31]
+            .into_iter()
+            .rfind(|&mask| mask <= most)
+            .unwrap_or(1);
         self.index(mask)
     }
 

@@ -126,7 +126,9 @@ impl Gen<'_, '_, '_> {
     fn switch(&mut self) {
         let index = self.index(3);
         let index = self.b.ins().ireduce(types::I32, index);
-        let arms: Vec<_> = (0..1 + self.c.below(3)).map(|_| self.b.create_block()).collect();
+        let arms: Vec<_> = (0..1 + self.c.below(3))
+            .map(|_| self.b.create_block())
+            .collect();
         let join = self.b.create_block();
         self.shape.switches += 1;
         let pool = &mut self.b.func.dfg.value_lists;
@@ -134,7 +136,9 @@ impl Gen<'_, '_, '_> {
             .map(|arm| BlockCall::new(arms[arm % arms.len()], std::iter::empty(), pool))
             .collect();
         let default = BlockCall::new(join, std::iter::empty(), pool);
-        let table = self.b.create_jump_table(JumpTableData::new(default, &calls));
+        let table = self
+            .b
+            .create_jump_table(JumpTableData::new(default, &calls));
         self.b.ins().br_table(index, table);
         for arm in arms {
             self.b.switch_to_block(arm);

@@ -7,9 +7,9 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
-use super::{Tagging, World};
 use super::access::Hot;
 use super::place::{MAIN, OTHER, Place, SLOTS, Space, TABLE};
+use super::{Tagging, World};
 use crate::choices::Choices;
 use crate::shape::Shape;
 
@@ -245,7 +245,9 @@ impl Gen<'_, '_, '_> {
         let region = Some(self.region(TABLE));
         let flags = MemFlagsData::trusted().with_alias_region(region);
         for cell in 0..CELLS {
-            self.b.ins().store(flags, self.params.a, self.params.t, cell * 8);
+            self.b
+                .ins()
+                .store(flags, self.params.a, self.params.t, cell * 8);
         }
     }
 

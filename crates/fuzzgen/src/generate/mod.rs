@@ -148,7 +148,10 @@ fn buffers(choices: &mut Choices<'_, '_>, world: &World) -> Vec<Buffer> {
             let byte = choices.weighted(&[(3, None), (1, Some(0)), (1, Some(0xff))]);
             format!(" {:02x}", byte.unwrap_or(choices.below(256)))
         });
-        texts.push(format!("{name} = {size} bytes{}", bytes.collect::<String>()));
+        texts.push(format!(
+            "{name} = {size} bytes{}",
+            bytes.collect::<String>()
+        ));
     }
     let cells: String = (0..8)
         .map(|_| match choices.below(2) {
@@ -158,7 +161,10 @@ fn buffers(choices: &mut Choices<'_, '_>, world: &World) -> Vec<Buffer> {
         })
         .collect();
     texts.push(format!("p4 = 64 bytes{cells}"));
-    texts.iter().filter_map(|text| Buffer::parse(text).ok()).collect()
+    texts
+        .iter()
+        .filter_map(|text| Buffer::parse(text).ok())
+        .collect()
 }
 
 fn invocations(

@@ -91,7 +91,11 @@ impl Gen<'_, '_, '_> {
     /// A place that pointers of unknown origin may point to.
     pub(crate) fn pointee(&mut self) -> Place {
         let place = self.place(16, true);
-        if self.is_pointee(place) { place } else { self.places[0] }
+        if self.is_pointee(place) {
+            place
+        } else {
+            self.places[0]
+        }
     }
 
     pub(crate) fn is_pointee(&self, place: Place) -> bool {
@@ -148,7 +152,11 @@ impl Gen<'_, '_, '_> {
             base,
             low: place.low - by,
             high: place.high - by,
-            align: if by % place.align == 0 { place.align } else { 1 },
+            align: if by % place.align == 0 {
+                place.align
+            } else {
+                1
+            },
             ..place
         }
     }
@@ -156,12 +164,20 @@ impl Gen<'_, '_, '_> {
     fn indexed_place(&mut self) -> Place {
         let place = self.place(16, false);
         let scale = self.c.pick(&[1i64, 4, 8]);
-        let mask = if place.holds(32) { self.c.pick(&[1i64, 3]) } else { 1 };
+        let mask = if place.holds(32) {
+            self.c.pick(&[1i64, 3])
+        } else {
+            1
+        };
         let index = self.index(mask);
         let scaled = self.b.ins().imul_imm_s(index, scale);
         let base = self.b.ins().iadd(place.base, scaled);
         self.shape.variable_indices += 1;
-        let spare = if place.holds(mask * scale + 8) { mask * scale } else { 0 };
+        let spare = if place.holds(mask * scale + 8) {
+            mask * scale
+        } else {
+            0
+        };
         if spare == 0 {
             return place;
         }
@@ -219,7 +235,10 @@ impl Gen<'_, '_, '_> {
         let condition = self.condition();
         let join = self.b.create_block();
         let base = self.b.append_block_param(join, types::I64);
-        let (one, two) = ([BlockArg::Value(first.base)], [BlockArg::Value(second.base)]);
+        let (one, two) = (
+            [BlockArg::Value(first.base)],
+            [BlockArg::Value(second.base)],
+        );
         self.shape.address_params += 1;
         if self.c.percent(40) {
             self.shape.double_edges += 1;

@@ -70,7 +70,10 @@ pub fn check_clobbers(
         };
         tally.mark("clobbers.asked", 1);
         if let Some(missed) = between.iter().find(|&&access| access != clobber.access) {
-            return complain(format!("{missed} comes before the clobber {}", clobber.access));
+            return complain(format!(
+                "{missed} comes before the clobber {}",
+                clobber.access
+            ));
         }
         let only = first.iter().next().copied().filter(|_| first.len() == 1);
         let Some(only) = only.filter(|&only| only != clobber.access) else {
@@ -80,7 +83,10 @@ pub fn check_clobbers(
             tally.mark("clobbers.low_in_loop", 1);
             continue;
         }
-        return complain(format!("the clobber is {}, {only} expected", clobber.access));
+        return complain(format!(
+            "the clobber is {}, {only} expected",
+            clobber.access
+        ));
     }
     Ok(())
 }
@@ -251,4 +257,3 @@ impl<'a> Search<'a> {
         }
     }
 }
-

@@ -21,7 +21,11 @@ pub fn check_execution(
         tally.mark("runs.not_compiled", case.invocations.len() as u64);
         return Ok(());
     }
-    let isa = if case.mixed_tags { &setup.plain_isa } else { &setup.isa };
+    let isa = if case.mixed_tags {
+        &setup.plain_isa
+    } else {
+        &setup.isa
+    };
     let results = compare(&case.functions, optimized, &case.invocations, isa)
         .map_err(|error| Finding::new(Oracle::Generator, format!("{error:#}")))?;
     for result in &results {
@@ -43,7 +47,10 @@ pub fn check_execution(
 
 /// Whether a function has accesses that the hosts cannot compile.
 fn has_big_endian(function: &Function) -> bool {
-    let insts = function.layout.blocks().flat_map(|block| function.layout.block_insts(block));
+    let insts = function
+        .layout
+        .blocks()
+        .flat_map(|block| function.layout.block_insts(block));
     insts
         .filter_map(|inst| function.dfg.insts[inst].memflags_data(&function.dfg))
         .any(|flags| flags.explicit_endianness() == Some(Endianness::Big))

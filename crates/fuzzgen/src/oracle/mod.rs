@@ -146,20 +146,33 @@ pub fn check_all(case: &Case, setup: &Setup, tally: &mut Tally) -> Vec<Finding> 
     for (_, report) in &optimized {
         tally.add_stats(&report.stats);
     }
-    let after: Vec<Function> = optimized.into_iter().map(|(function, _)| function).collect();
+    let after: Vec<Function> = optimized
+        .into_iter()
+        .map(|(function, _)| function)
+        .collect();
     let mut findings = Vec::new();
     let mut ask = |oracle, check: &mut dyn FnMut() -> Result<(), Finding>| {
         findings.extend(guarded(oracle, check).err());
     };
-    ask(Oracle::Execution, &mut || check_execution(case, &after, setup, tally));
+    ask(Oracle::Execution, &mut || {
+        check_execution(case, &after, setup, tally)
+    });
     for (before, after) in case.functions.iter().zip(&after) {
         ask(Oracle::Form, &mut || check_form(before, setup));
         ask(Oracle::Form, &mut || check_form(after, setup));
-        ask(Oracle::Clobbers, &mut || check_clobbers(before, setup, tally));
-        ask(Oracle::SecondRun, &mut || check_second_run(after, setup, tally));
-        ask(Oracle::Permutation, &mut || check_permutations(before, after, setup));
+        ask(Oracle::Clobbers, &mut || {
+            check_clobbers(before, setup, tally)
+        });
+        ask(Oracle::SecondRun, &mut || {
+            check_second_run(after, setup, tally)
+        });
+        ask(Oracle::Permutation, &mut || {
+            check_permutations(before, after, setup)
+        });
         if !case.mixed_tags {
-            ask(Oracle::WorsePath, &mut || check_worse_paths(before, after, setup));
+            ask(Oracle::WorsePath, &mut || {
+                check_worse_paths(before, after, setup)
+            });
         }
     }
     findings

@@ -107,7 +107,13 @@ mod tests {
 
     #[test]
     fn numbers_turn_around_and_names_do_not() {
-        assert_eq!(renumbered("v0 = iadd v1, v2 ; v", "v"), "v2 = iadd v1, v0 ; v");
-        assert_eq!(renumbered("i8x16 system_v fv1 v3", "v"), "i8x16 system_v fv1 v0");
+        assert_eq!(
+            renumbered("v0 = iadd v1, v2 ; v", "v"),
+            "v2 = iadd v1, v0 ; v"
+        );
+        assert_eq!(
+            renumbered("i8x16 system_v fv1 v3", "v"),
+            "i8x16 system_v fv1 v0"
+        );
     }
 }

@@ -10,7 +10,11 @@ use crate::shape::Tally;
 /// The memory operations of a function.
 pub(crate) fn count_ops(function: &Function) -> u64 {
     let ops = memory_ops(function);
-    function.layout.blocks().map(|block| u64::from(ops[block])).sum()
+    function
+        .layout
+        .blocks()
+        .map(|block| u64::from(ops[block]))
+        .sum()
 }
 
 /// Optimizes an optimized function again: no more memory operations may be left than before.
@@ -25,7 +29,10 @@ pub fn check_second_run(
     let again = optimize_all(std::slice::from_ref(optimized), setup)?;
     let (first, second) = (count_ops(optimized), count_ops(&again[0].0));
     if second > first {
-        let message = format!("{}: {first} memory operations, then {second}", optimized.name);
+        let message = format!(
+            "{}: {first} memory operations, then {second}",
+            optimized.name
+        );
         return Err(Finding::new(Oracle::SecondRun, message));
     }
     tally.mark("second_run.improved", u64::from(second < first));
