@@ -227,6 +227,7 @@ fn parse_output(
                 outcome,
                 memory: memory.collect::<Result<_>>()?,
                 base: ARENA_BASE,
+                stack: 0..0,
             });
         }
     }

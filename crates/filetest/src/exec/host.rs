@@ -7,6 +7,7 @@
 
 use std::io;
 use std::mem;
+use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -27,6 +28,8 @@ use super::trampoline::{CELL_BYTES, pack, unpack};
 const ARENA_HINT: u64 = 0x2000_0000_0000;
 /// Size of the child's stack for signal handlers, in bytes.
 const SIGNAL_STACK_BYTES: usize = 64 * 1024;
+/// Stack that a run may take, in bytes.
+const STACK_BYTES: u64 = 8 << 20;
 /// The signals by which code traps.
 const TRAP_SIGNALS: [libc::c_int; 5] = [
     libc::SIGILL,
@@ -139,6 +142,7 @@ impl HostProgram {
             outcome,
             memory: arena.contents(),
             base: arena.base(),
+            stack: stack_here(),
         })
     }
 }
@@ -150,6 +154,13 @@ impl Drop for HostProgram {
             unsafe { module.free_memory() };
         }
     }
+}
+
+/// About where the stack of this thread is, and so that of a child.
+fn stack_here() -> Range<u64> {
+    let local = 0u8;
+    let here = &raw const local as u64;
+    here.saturating_sub(STACK_BYTES)..here
 }
 
 /// Adds 1 to the byte at `at`.

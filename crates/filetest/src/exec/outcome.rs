@@ -1,6 +1,7 @@
 //! What a run did, and the verdict on original against optimized.
 
 use std::fmt;
+use std::ops::Range;
 
 use anyhow::Result;
 use cranelift_codegen::data_value::{DataValue, DisplayDataValues};
@@ -8,6 +9,9 @@ use cranelift_codegen::ir::TrapCode;
 
 use super::invocation::{Argument, ExpectedOutcome, Invocation};
 use super::memory::{Layout, buffer_index};
+
+/// Size of an address in a buffer, in bytes.
+const CELL_BYTES: usize = 8;
 
 /// How a run ended.
 #[derive(Clone, Debug)]
@@ -63,6 +67,8 @@ pub struct Observation {
     pub memory: Vec<Vec<u8>>,
     /// The address at which the run's buffers were placed.
     pub(crate) base: u64,
+    /// Where stack slots lie, if that differs from run to run.
+    pub(crate) stack: Range<u64>,
 }
 
 /// The verdict on one run line.
@@ -151,7 +157,7 @@ fn difference(
     }
     let pairs = original.memory.iter().zip(&optimized.memory);
     for (buffer, (before, after)) in invocation.buffers.iter().zip(pairs) {
-        if let Some(at) = before.iter().zip(after).position(|(a, b)| a != b) {
+        if let Some(at) = first_difference(original, before, optimized, after) {
             return Some(format!(
                 "memory differs, first at {}[{}]: original {:02x}, optimized {:02x} (both {})",
                 buffer.name,
@@ -163,6 +169,32 @@ fn difference(
         }
     }
     None
+}
+
+/// Where two buffers differ. Frames may be laid out differently: two addresses of stack slots in one
+/// aligned cell are the same.
+fn first_difference(
+    original: &Observation,
+    before: &[u8],
+    optimized: &Observation,
+    after: &[u8],
+) -> Option<usize> {
+    let cells = before.chunks(CELL_BYTES).zip(after.chunks(CELL_BYTES));
+    cells
+        .enumerate()
+        .filter(|(_, (a, b))| a != b && !(original.is_slot(a) && optimized.is_slot(b)))
+        .find_map(|(cell, (a, b))| {
+            let byte = a.iter().zip(b).position(|(a, b)| a != b)?;
+            Some(cell * CELL_BYTES + byte)
+        })
+}
+
+impl Observation {
+    /// Whether a cell holds the address of a stack slot.
+    fn is_slot(&self, cell: &[u8]) -> bool {
+        let bytes = cell.try_into().map(u64::from_le_bytes);
+        bytes.is_ok_and(|address| self.stack.contains(&address))
+    }
 }
 
 /// In what a run differs from the run line.

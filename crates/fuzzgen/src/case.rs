@@ -1,0 +1,103 @@
+//! A case: functions that call one another, the runs they are given, and the memory these start
+//! from. It is printed as a filetest.
+
+use std::fmt;
+
+use anyhow::{Context as _, Result};
+use clif_memopt_filetest::TestSource;
+use clif_memopt_filetest::exec::{Buffer, Invocation, invocations_of};
+use cranelift_codegen::ir::Function;
+
+use crate::shape::Shape;
+
+/// See the module's documentation.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The functions. Function `i` calls itself and those after it only.
+    pub functions: Vec<Function>,
+    /// What is run; all start from the same buffers.
+    pub invocations: Vec<Invocation>,
+    /// What the functions contain.
+    pub shape: Shape,
+    /// Whether the same bytes are accessed with and without their region. Cranelift's own optimizer
+    /// takes a load without a region to be independent of stores with one, so that such a case is run
+    /// without it.
+    pub mixed_tags: bool,
+}
+
+impl Case {
+    /// Reads what [`Case`] prints.
+    ///
+    /// # Errors
+    /// The text is no filetest.
+    pub fn parse(text: &str) -> Result<Case> {
+        let source = TestSource::parse("case.clif", text).context("not a filetest")?;
+        Ok(Case {
+            functions: source.functions(),
+            invocations: invocations_of(&source)?,
+            shape: Shape::default(),
+            mixed_tags: text.contains("\nset opt_level=none"),
+        })
+    }
+
+    /// How many instructions all functions have.
+    pub fn num_insts(&self) -> usize {
+        let blocks = |function: &Function| {
+            let layout = &function.layout;
+            let lengths = layout
+                .blocks()
+                .map(|block| layout.block_insts(block).count());
+            lengths.sum::<usize>()
+        };
+        self.functions.iter().map(blocks).sum()
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let level = if self.mixed_tags {
+            "set opt_level=none\n"
+        } else {
+            ""
+        };
+        writeln!(f, "test run\n{level}target x86_64\n")?;
+        for buffer in self.invocations.first().map_or(&[][..], |run| &run.buffers) {
+            writeln!(f, "; mem: {}", BufferText(buffer))?;
+        }
+        for (index, function) in self.functions.iter().enumerate() {
+            write!(f, "\n{function}")?;
+            for run in self.invocations.iter().filter(|run| run.function == index) {
+                writeln!(f, "; run: {}", run.text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A buffer as `; mem:` has it.
+struct BufferText<'a>(&'a Buffer);
+
+impl fmt::Display for BufferText<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Buffer {
+            name,
+            bytes,
+            pointers,
+        } = self.0;
+        write!(f, "{name} = {} bytes", bytes.len())?;
+        let used = bytes
+            .iter()
+            .rposition(|&byte| byte != 0)
+            .map_or(0, |at| at + 1);
+        if pointers.is_empty() {
+            for byte in &bytes[..used] {
+                write!(f, " {byte:02x}")?;
+            }
+            return Ok(());
+        }
+        for (offset, pointer) in pointers {
+            write!(f, " {offset}: {pointer}")?;
+        }
+        Ok(())
+    }
+}

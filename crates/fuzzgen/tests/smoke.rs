@@ -1,0 +1,184 @@
+//! A short run of everything: the generator keeps its word, the oracles are content with the
+//! optimizer and object to wrong code, the reducer reduces.
+
+use clif_memopt_fuzzgen::{
+    Campaign, Case, Config, Oracle, Setup, Tally, case_of_seed, check_clobbers, check_execution,
+    first_bad_fuel, permuted, reduce, run_campaign,
+};
+use cranelift_codegen::ir::{Function, Inst, Opcode};
+use cranelift_codegen::verify_function;
+
+fn setup() -> Setup {
+    Setup::new("x86_64").unwrap()
+}
+
+/// The rewrites that every campaign must set off.
+const REWRITES: [&str; 4] = [
+    "forward.from_store",
+    "forward.from_load",
+    "dse.overwritten",
+    "dse.already_there",
+];
+
+#[test]
+fn a_campaign_finds_nothing_and_exercises_everything() {
+    let campaign = Campaign {
+        seed: 1,
+        cases: 250,
+        threads: 2,
+        config: Config::default(),
+        failures_max: 1,
+    };
+    let summary = run_campaign(&campaign, &setup(), &|_, _| {});
+    if let Some(failure) = summary.failures.first() {
+        panic!("seed {}: {}", failure.seed, failure.findings[0]);
+    }
+    for rewrite in REWRITES {
+        assert!(summary.tally.get(rewrite) > 0, "{rewrite} never fires");
+    }
+    for end in ["runs.returned", "runs.trapped", "runs.stopped"] {
+        assert!(summary.tally.get(end) > 0, "{end}: none");
+    }
+    assert_eq!(summary.tally.get("runs.timed_out"), 0);
+}
+
+#[test]
+fn generated_functions_are_valid_for_every_target() {
+    let setups = ["x86_64", "aarch64"].map(|target| Setup::new(target).unwrap());
+    let mut tally = Tally::default();
+    for seed in 0..1500 {
+        let case = case_of_seed(seed, &Config::default());
+        tally.add_shape(&case.shape);
+        for function in &case.functions {
+            for setup in &setups {
+                if let Err(errors) = verify_function(function, &*setup.isa) {
+                    panic!("seed {seed}: {errors}\n{function}");
+                }
+            }
+        }
+    }
+    assert_eq!(tally.missing_shapes(), Vec::<&str>::new());
+}
+
+#[test]
+fn a_case_reads_back_as_it_is_printed() {
+    for seed in 0..40 {
+        let case = case_of_seed(seed, &Config::default());
+        let again = Case::parse(&case.to_string()).unwrap();
+        assert_eq!(again.functions.len(), case.functions.len());
+        assert_eq!(again.invocations.len(), case.invocations.len());
+        assert_eq!(again.num_insts(), case.num_insts(), "seed {seed}");
+        assert_eq!(again.mixed_tags, case.mixed_tags);
+    }
+}
+
+#[test]
+fn fewer_bytes_give_a_case_too() {
+    for bytes in [&[][..], &[0xff; 7], &[0x5a; 300]] {
+        let mut bytes = arbitrary::Unstructured::new(bytes);
+        let case = clif_memopt_fuzzgen::generate(&mut bytes, &Config::default());
+        for function in &case.functions {
+            verify_function(function, &*setup().isa).unwrap();
+        }
+    }
+}
+
+fn stores(function: &Function) -> Vec<Inst> {
+    let insts = function
+        .layout
+        .blocks()
+        .flat_map(|block| function.layout.block_insts(block));
+    insts
+        .filter(|&inst| function.dfg.insts[inst].opcode() == Opcode::Store)
+        .collect()
+}
+
+/// How many of the wrong versions that `break_at` makes of the functions are found to differ.
+fn caught(break_at: impl Fn(&mut Function, Inst)) -> (usize, usize) {
+    let (mut caught, mut all) = (0, 0);
+    for seed in 0..24 {
+        let case = case_of_seed(seed, &Config::default());
+        let Some(&store) = stores(&case.functions[0]).last() else {
+            continue;
+        };
+        let mut wrong = case.functions.clone();
+        break_at(&mut wrong[0], store);
+        let found = check_execution(&case, &wrong, &setup(), &mut Tally::default());
+        all += 1;
+        caught += usize::from(found.is_err_and(|finding| finding.oracle == Oracle::Execution));
+    }
+    (caught, all)
+}
+
+#[test]
+fn a_lost_store_is_caught() {
+    let (caught, all) = caught(|function, store| {
+        function.layout.remove_inst(store);
+    });
+    assert!(caught * 4 >= all, "{caught} of {all}");
+}
+
+#[test]
+fn a_misplaced_store_is_caught() {
+    let (caught, all) = caught(|function, store| {
+        let offset = function.dfg.insts[store].load_store_offset().unwrap_or(0);
+        if let cranelift_codegen::ir::InstructionData::Store { offset: at, .. } =
+            &mut function.dfg.insts[store]
+        {
+            *at = (offset + 1).into();
+        }
+    });
+    assert!(caught * 4 >= all, "{caught} of {all}");
+}
+
+#[test]
+fn a_permuted_function_is_the_same_function() {
+    for seed in 0..60 {
+        let case = case_of_seed(seed, &Config::default());
+        let other: Vec<Function> = case.functions.iter().map(permuted).collect();
+        for function in &other {
+            verify_function(function, &*setup().isa).unwrap();
+        }
+        if let Err(finding) = check_execution(&case, &other, &setup(), &mut Tally::default()) {
+            panic!("seed {seed}: {finding}");
+        }
+    }
+}
+
+#[test]
+fn clobbers_of_a_diamond_are_exact() {
+    let text = "function %f(i64, i32) -> i32 {\nblock0(v0: i64, v1: i32):\n store v1, v0\n \
+        brif v1, block1, block2\nblock1:\n store v1, v0+8\n jump block2\nblock2:\n \
+        v2 = load.i32 v0\n return v2\n}";
+    let function = &cranelift_reader::parse_functions(text).unwrap()[0];
+    let mut tally = Tally::default();
+    check_clobbers(function, &setup(), &mut tally).unwrap();
+    assert_eq!(tally.get("clobbers.asked"), 3);
+}
+
+#[test]
+fn the_reducer_keeps_what_fails_and_little_else() {
+    let divides = |function: &Function| {
+        let mut insts = function
+            .layout
+            .blocks()
+            .flat_map(|b| function.layout.block_insts(b));
+        insts.any(|inst| function.dfg.insts[inst].opcode() == Opcode::Fence)
+    };
+    let fails = |case: &Case| case.functions.iter().any(divides);
+    let case = (0..)
+        .map(|seed| case_of_seed(seed, &Config::default()))
+        .find(&fails)
+        .unwrap();
+    let small = reduce(&case, &*setup().isa, &fails);
+    assert!(fails(&small));
+    assert_eq!(small.functions.len(), 1);
+    assert!(small.num_insts() <= 12, "{small}");
+    assert!(case.num_insts() > small.num_insts());
+}
+
+#[test]
+fn right_code_has_no_bad_fuel() {
+    let case = case_of_seed(3, &Config::default());
+    assert!(first_bad_fuel(&case, &setup()).is_none());
+}
