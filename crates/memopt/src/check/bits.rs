@@ -268,7 +268,11 @@ mod tests {
         use types::*;
         assert!(exact((Store, I32), &[], (Load, I32)));
         assert!(exact((Store, I128), &[], (Load, I128)));
-        assert!(exact((Store, F64), &[Step::Bitcast(I64, None)], (Load, I64)));
+        assert!(exact(
+            (Store, F64),
+            &[Step::Bitcast(I64, None)],
+            (Load, I64)
+        ));
         assert!(exact((Uload8, I32), &[], (Uload8, I32)));
         assert!(exact((Sload8x8, I16X8), &[], (Sload8x8, I16X8)));
         let narrow_signed = [Step::Reduce(I8), Step::SignExtend(I64)];
@@ -288,7 +292,10 @@ mod tests {
             "sign"
         );
         assert!(!exact((Store, F64), &[], (Load, I64)), "type");
-        assert!(!exact((Store, I64), &[Step::Reduce(I32)], (Load, I32)), "width");
+        assert!(
+            !exact((Store, I64), &[Step::Reduce(I32)], (Load, I32)),
+            "width"
+        );
         assert!(!exact((Uload8x8, I16X8), &[], (Sload8x8, I16X8)), "lanes");
         let without_order = [Step::Bitcast(I8X16, None)];
         assert!(!exact((Store, I32X4), &without_order, (Load, I8X16)));

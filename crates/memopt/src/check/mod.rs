@@ -26,8 +26,8 @@
 //!   from there nothing overwrites, and what is not apart by region, slot or privacy observes.
 //!   The end of a block from which the function cannot end observes, unless the bytes are private.
 //! - *Traps* observe all memory but private slots. A store that may trap goes only if each
-//!   overwriting store names exactly the same bytes and has the same trap code, and nothing stands
-//!   between that others could see or that may have been valid only because the store did not
+//!   overwriting store names exactly the same bytes and has the same trap code, neither is an `i128`,
+//!   of which one half may be stored when the other traps, and nothing stands between that others could see or that may have been valid only because the store did not
 //!   trap: only loads of slots, and stores to private ones. An overwriting store that may trap is
 //!   an observer, unless it names exactly the same bytes and asks for no alignment that the store
 //!   did not ask for.

@@ -256,9 +256,8 @@ impl<'a> Program<'a> {
         if let Some(derived) = self.derived_of(address) {
             let size = i64::from(self.func.sized_stack_slots[derived.slot].size);
             let start = derived.offset.map(|start| start.saturating_add(offset));
-            if start.is_some_and(|start| {
-                start < 0 || start.saturating_add(i64::from(width)) > size
-            }) {
+            if start.is_some_and(|start| start < 0 || start.saturating_add(i64::from(width)) > size)
+            {
                 bytes.fixed = true;
                 self.exposed[derived.slot] = true;
             } else {
@@ -388,7 +387,9 @@ impl<'a> Program<'a> {
             }
             _ if follows => {}
             _ => {
-                let derived = dfg.inst_values(inst).filter_map(|value| self.derived_of(value));
+                let derived = dfg
+                    .inst_values(inst)
+                    .filter_map(|value| self.derived_of(value));
                 slots.extend(derived.map(|derived| derived.slot));
             }
         }

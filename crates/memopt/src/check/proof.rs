@@ -1,13 +1,13 @@
 //! The proofs of claims.
 
 use cranelift_codegen::entity::SecondaryMap;
-use cranelift_codegen::ir::{Block, Function, Inst, TrapCode, Value};
+use cranelift_codegen::ir::{Block, Function, Inst, TrapCode, Value, types};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use super::Claims;
 use super::bits::{is_exact, writes_the_same};
 use super::forms::{Form, Forms};
 use super::program::{Bytes, Event, Program};
-use super::Claims;
 use super::structure::ensure_unaligned;
 use crate::certificate::Certificate;
 use crate::convert::Conversion;
@@ -123,7 +123,9 @@ impl<'a> Prover<'a> {
         let event = self.program.event(inst);
         let event = *event.ok_or_else(|| format!("{inst} is not there, or is no access"))?;
         ensure(!self.removed[inst], &format!("{inst} was removed before"))?;
-        let bytes = event.bytes.filter(|_| access.contains(&event.effects.access));
+        let bytes = event
+            .bytes
+            .filter(|_| access.contains(&event.effects.access));
         let bytes = bytes.ok_or_else(|| format!("{inst} is no such access"))?;
         ensure(
             !bytes.fixed,
@@ -180,7 +182,10 @@ impl<'a> Prover<'a> {
             "that is not the value of the source",
         )?;
         self.ensure_same_bytes(&from, &to)?;
-        let shapes = self.program.shape(&from.event).zip(self.program.shape(&to.event));
+        let shapes = self
+            .program
+            .shape(&from.event)
+            .zip(self.program.shape(&to.event));
         ensure(
             shapes.is_some_and(|(from, to)| is_exact(from, conversion, to)),
             "the conversion is not exact",
@@ -219,7 +224,10 @@ impl<'a> Prover<'a> {
         let from = self.subject(witness, &[Access::Load, Access::Store])?;
         let to = self.subject(store, &[Access::Store])?;
         self.ensure_same_bytes(&from, &to)?;
-        let shapes = self.program.shape(&from.event).zip(self.program.shape(&to.event));
+        let shapes = self
+            .program
+            .shape(&from.event)
+            .zip(self.program.shape(&to.event));
         ensure(
             shapes.is_some_and(|(from, to)| writes_the_same(from, to)),
             "the bytes of the two differ",
@@ -258,6 +266,10 @@ impl<'a> Prover<'a> {
         let mut worklist = vec![(fact.subject.block, fact.subject.event.position)];
         while let Some((block, end)) = worklist.pop() {
             let reached = block == source_block && source_position < end;
+            ensure(
+                reached || Some(block) != entry,
+                "a path from the entry avoids the source",
+            )?;
             let start = if reached { source_position } else { -1 };
             let defined = definitions.get(&block).is_some_and(|positions| {
                 positions
@@ -272,10 +284,6 @@ impl<'a> Prover<'a> {
             if reached {
                 continue;
             }
-            ensure(
-                Some(block) != entry,
-                "a path from the entry avoids the source",
-            )?;
             for &pred in &self.program.preds[block] {
                 if seen.insert(pred) {
                     worklist.push((pred, i64::MAX));
@@ -331,7 +339,8 @@ impl<'a> Prover<'a> {
                         None => !private,
                         Some(bytes) => {
                             let subject = fact.subject;
-                            let relation = self.relate(subject, event, &bytes, block, Instance::Same);
+                            let relation =
+                                self.relate(subject, event, &bytes, block, Instance::Same);
                             relation != Relation::Apart
                         }
                     }
@@ -516,7 +525,14 @@ impl<'a> Prover<'a> {
         match own_trap {
             None if covers => Ok(Meaning::End),
             None => Ok(Meaning::Nothing),
-            Some(code) if exact && trap_of(event, &bytes) == Some(code) => Ok(Meaning::End),
+            Some(code)
+                if exact
+                    && trap_of(event, &bytes) == Some(code)
+                    && !self.is_in_halves(&subject.event)
+                    && !self.is_in_halves(event) =>
+            {
+                Ok(Meaning::End)
+            }
             Some(_) if covers => Err("does not trap as the store does"),
             Some(_) => {
                 let slot = bytes.slot;
@@ -525,6 +541,15 @@ impl<'a> Prover<'a> {
                 nothing_if(unseen, "would be seen at the trap that comes later")
             }
         }
+    }
+}
+
+impl Prover<'_> {
+    /// Whether machine code stores the value in two steps: the first half is seen if the second one
+    /// traps.
+    fn is_in_halves(&self, store: &Event) -> bool {
+        let value = self.program.value_of(store);
+        self.program.func.dfg.value_type(value) == types::I128
     }
 }
 

@@ -74,8 +74,9 @@ impl<'a> Comparison<'a> {
                         conversion,
                     },
                 ),
-                Certificate::StoreUnobserved { store }
-                | Certificate::StoreInVain { store, .. } => (*store, Removal::Store),
+                Certificate::StoreUnobserved { store } | Certificate::StoreInVain { store, .. } => {
+                    (*store, Removal::Store)
+                }
             };
             let data = self.original.dfg.insts[inst];
             let fits = match removal {
@@ -259,8 +260,7 @@ impl<'a> Comparison<'a> {
                 _ => false,
             };
             let operands = func.dfg.inst_args(inst);
-            let same_operand =
-                matches!(*operands, [arg] if func.dfg.resolve_aliases(arg) == value);
+            let same_operand = matches!(*operands, [arg] if func.dfg.resolve_aliases(arg) == value);
             let &[result] = func.dfg.inst_results(inst) else {
                 return wrong();
             };
