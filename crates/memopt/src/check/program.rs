@@ -39,7 +39,7 @@ pub(super) struct Event {
 impl Event {
     /// Whether the instruction may trap. Bytes within a slot are always accessible.
     pub(super) fn may_trap(&self) -> bool {
-        self.effects.may_trap && !self.bytes.is_some_and(|bytes| bytes.slot.is_some())
+        self.effects.may_trap && self.bytes.is_none_or(|bytes| bytes.slot.is_none())
     }
 }
 

@@ -329,7 +329,7 @@ impl<'a> Prover<'a> {
         let effects = event.effects;
         let private = self.is_private(fact.subject, block, event.position);
         if effects.fence || effects.writes_escaped {
-            return !private && !(fact.readonly && !fact.may_trap);
+            return !private && (!fact.readonly || fact.may_trap);
         }
         match effects.access {
             Access::None | Access::Load => false,
