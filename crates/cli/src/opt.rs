@@ -44,8 +44,8 @@ pub(crate) struct Args {
     #[arg(long)]
     remarks: bool,
 
-    /// Run Cranelift's verifier and the MemorySSA verifier after every pass. Whether the rewrites
-    /// keep the meaning is not checked
+    /// Prove each rewrite by the independent checker, and run Cranelift's verifier and the MemorySSA
+    /// verifier after every pass. Slow; fails at a rewrite without a proof
     #[arg(long)]
     check: bool,
 
@@ -60,6 +60,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<Outcome> {
     let mut options = args.flags.options(&input);
     options.remarks = args.remarks;
     options.verify = args.check;
+    options.check = args.check;
     let mut optimizer = Optimizer::new(options);
     let mut text = String::new();
     let mut stats: Stats = Default::default();
