@@ -15,6 +15,7 @@ use crate::source::{CommandOption, InFunction};
 pub fn optimizer_options(options: &[CommandOption]) -> Result<Options> {
     let mut result = Options::preset(preset_of(options)?);
     result.verify = true;
+    result.check = true;
     result.remarks = true;
     for option in options {
         match option {

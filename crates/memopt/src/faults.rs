@@ -3,6 +3,11 @@
 //! Only with the feature `seeded-faults`, which no release turns on. The choice is global to the
 //! process. Each fault breaks one rule of the memory contract, or one step that keeps it.
 
+#![cfg_attr(
+    not(feature = "seeded-faults"),
+    expect(unreachable_pub, reason = "public with it")
+)]
+
 #[cfg(feature = "seeded-faults")]
 use std::sync::atomic::{AtomicUsize, Ordering};
 

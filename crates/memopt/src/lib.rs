@@ -31,6 +31,7 @@ mod remarks;
 mod report;
 mod rewrite;
 mod stats;
+mod value;
 pub mod view;
 
 pub use analysis::MemoryAnalysis;

@@ -1,5 +1,5 @@
 //! A function's table of memory flags is bounded. A rewrite that needs new flags when it is full is
-//! not done: condition L8 of forward. No filetest, which would need 65,535 different flags in text.
+//! not done: condition L9 of forward. No filetest, which would need 65,535 different flags in text.
 
 use cranelift_codegen::ir::{AliasRegion, Function, MemFlagsData};
 use cranelift_codegen::isa::{self, OwnedTargetIsa};

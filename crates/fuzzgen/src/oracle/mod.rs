@@ -100,6 +100,7 @@ impl Setup {
     pub fn new(target: &str) -> Result<Setup> {
         let options = Options {
             verify: true,
+            check: true,
             ..Options::default()
         };
         Ok(Setup {

@@ -214,24 +214,36 @@ pub(super) fn is_exact(source: Shape, conversion: &Conversion, load: Shape) -> b
     }
 }
 
-/// Whether `store`, of the value that `witness` read or wrote, writes the bytes that are there
-/// since.
-pub(super) fn writes_the_same(witness: Shape, store: Shape) -> bool {
+/// Whether `store` writes the bytes that are there since `witness`. Both values are made of one
+/// root by the steps given; of a load, the root is the value that it read.
+///
+/// Steps copy bits, so that roots with one bit set show all there is to see.
+pub(super) fn writes_the_same(
+    root: Type,
+    (witness, witness_steps): (Shape, &[Step]),
+    (store, store_steps): (Shape, &[Step]),
+) -> bool {
     let (Some(from), Some(to)) = (witness.width(), store.width()) else {
         return false;
     };
-    if from != to || witness.ty != store.ty || !store.is_store() {
+    if from != to || !store.is_store() {
         return false;
     }
+    let written = |shape: Shape, steps: &[Step], root: &Bits| {
+        let value = steps
+            .iter()
+            .try_fold(root.clone(), |value, &step| apply(step, &value))?;
+        shape.write(&value)
+    };
     if witness.is_store() {
-        single_bit_values(store.ty).all(|value| {
-            let bytes = store.write(&value);
-            bytes.is_some() && bytes == witness.write(&value)
+        single_bit_values(root).all(|root| {
+            let bytes = written(store, store_steps, &root);
+            bytes.is_some() && bytes == written(witness, witness_steps, &root)
         })
     } else {
         single_bits(from).all(|bytes| {
             let value = witness.read(&bytes);
-            value.is_some_and(|value| store.write(&value).is_some_and(|written| written == bytes))
+            value.is_some_and(|value| written(store, store_steps, &value) == Some(bytes))
         })
     }
 }
@@ -320,25 +332,55 @@ mod tests {
         let source = shape(Opcode::Store, types::I32, LITTLE);
         let load = shape(Opcode::Load, types::I32, BIG);
         assert!(!is_exact(source, &Conversion::default(), load));
-        assert!(!writes_the_same(
-            source,
-            shape(Opcode::Store, types::I32, BIG)
-        ));
+        let swapped = shape(Opcode::Store, types::I32, BIG);
+        assert!(!writes_the_same(types::I32, (source, &[]), (swapped, &[])));
+    }
+
+    fn in_vain(root: Type, witness: (Opcode, Type), store: (Opcode, Type), steps: &[Step]) -> bool {
+        let witness = shape(witness.0, witness.1, LITTLE);
+        let store = shape(store.0, store.1, LITTLE);
+        writes_the_same(root, (witness, &[]), (store, steps))
     }
 
     #[test]
     fn stores_of_what_is_there() {
-        let uload8 = shape(Opcode::Uload8, types::I32, LITTLE);
-        assert!(writes_the_same(
+        let uload8 = (Opcode::Uload8, types::I32);
+        let store = (Opcode::Store, types::I32);
+        assert!(in_vain(
+            types::I32,
             uload8,
-            shape(Opcode::Istore8, types::I32, BIG)
+            (Opcode::Istore8, types::I32),
+            &[]
         ));
-        let store = shape(Opcode::Store, types::I32, LITTLE);
-        assert!(writes_the_same(store, store));
-        assert!(!writes_the_same(uload8, store));
-        assert!(!writes_the_same(
-            store,
-            shape(Opcode::Istore16, types::I32, LITTLE)
+        assert!(in_vain(types::I32, store, store, &[]));
+        assert!(!in_vain(types::I32, uload8, store, &[]));
+        let istore16 = (Opcode::Istore16, types::I32);
+        assert!(!in_vain(types::I32, store, istore16, &[]));
+    }
+
+    #[test]
+    fn stores_of_what_is_there_through_conversions() {
+        let load = (Opcode::Load, types::I32);
+        let float = (Opcode::Store, types::F32);
+        assert!(in_vain(
+            types::I32,
+            load,
+            float,
+            &[Step::Bitcast(types::F32, None)]
+        ));
+        let low = [Step::Reduce(types::I8), Step::ZeroExtend(types::I32)];
+        assert!(!in_vain(
+            types::I32,
+            load,
+            (Opcode::Store, types::I32),
+            &low
+        ));
+        let uload8 = (Opcode::Uload8, types::I32);
+        assert!(in_vain(
+            types::I32,
+            uload8,
+            (Opcode::Istore8, types::I32),
+            &low
         ));
     }
 }

@@ -9,6 +9,7 @@ use cranelift_codegen::ir::{
 };
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use crate::convert::{Conversion, Step};
 use crate::effects::{constant_of, sign_extend};
 
 /// A value whose form would have more terms than this is a leaf.
@@ -57,6 +58,8 @@ pub(super) struct Forms<'a> {
     outside: &'a [bool],
     /// Results of removed loads, and the values that they are.
     equal: FxHashMap<Value, Value>,
+    /// Results of removed loads, and the conversions of values that they are.
+    converted: FxHashMap<Value, (Value, Conversion)>,
     forms: FxHashMap<Value, Form>,
     terms: Vec<TermKey>,
     term_index: FxHashMap<TermKey, Term>,
@@ -75,6 +78,7 @@ impl<'a> Forms<'a> {
             endianness,
             outside,
             equal: FxHashMap::default(),
+            converted: FxHashMap::default(),
             forms: FxHashMap::default(),
             terms: Vec::new(),
             term_index: FxHashMap::default(),
@@ -100,6 +104,51 @@ impl<'a> Forms<'a> {
         if self.forms.contains_key(&result) {
             self.forms.clear();
         }
+    }
+
+    /// From here on `result`, of a load that went, is the conversion of `value`.
+    pub(super) fn set_converted(&mut self, result: Value, value: Value, conversion: &Conversion) {
+        let result = self.func.dfg.resolve_aliases(result);
+        self.converted.insert(result, (value, conversion.clone()));
+    }
+
+    /// The value that `value` is computed from by steps of conversions alone, and the steps.
+    pub(super) fn peeled(&self, value: Value) -> (Value, Vec<Step>) {
+        let mut value = self.root(value);
+        let mut steps = Vec::new();
+        while let Some((inner, outer)) = self.inner(value) {
+            steps.splice(0..0, outer);
+            value = self.root(inner);
+        }
+        (value, steps)
+    }
+
+    fn inner(&self, value: Value) -> Option<(Value, Vec<Step>)> {
+        if let Some((inner, conversion)) = self.converted.get(&value) {
+            return Some((*inner, conversion.steps.to_vec()));
+        }
+        let ValueDef::Result(inst, 0) = self.func.dfg.value_def(value) else {
+            return None;
+        };
+        let ty = self.func.dfg.value_type(value);
+        let (arg, step) = match self.func.dfg.insts[inst] {
+            InstructionData::Unary { opcode, arg } => match opcode {
+                Opcode::Uextend => (arg, Step::ZeroExtend(ty)),
+                Opcode::Sextend => (arg, Step::SignExtend(ty)),
+                Opcode::Ireduce => (arg, Step::Reduce(ty)),
+                _ => return None,
+            },
+            InstructionData::LoadNoOffset {
+                opcode: Opcode::Bitcast,
+                flags,
+                arg,
+            } => {
+                let flags = self.func.dfg.mem_flags[flags];
+                (arg, Step::Bitcast(ty, flags.explicit_endianness()))
+            }
+            _ => return None,
+        };
+        Some((arg, vec![step]))
     }
 
     /// The form of an address, if it has one.
@@ -359,7 +408,39 @@ impl<'a> Forms<'a> {
             return Some(vec![a]);
         }
         let constant = self.constant_bits(a);
-        (constant.is_some() && constant == self.constant_bits(b)).then(Vec::new)
+        if constant.is_some() && constant == self.constant_bits(b) {
+            return Some(Vec::new());
+        }
+        self.equality_of_operations(a, b)
+    }
+
+    /// As [`Forms::equality`], for results of the same pure operation. Operands dominate, so this
+    /// comes to an end.
+    fn equality_of_operations(&mut self, a: Value, b: Value) -> Option<Vec<Value>> {
+        let func = self.func;
+        let inst_of = |value: Value| match func.dfg.value_def(value) {
+            ValueDef::Result(inst, 0) => Some(inst),
+            _ => None,
+        };
+        let (x, y) = (inst_of(a)?, inst_of(b)?);
+        let opcode = func.dfg.insts[x].opcode();
+        let is_plain = match (&func.dfg.insts[x], &func.dfg.insts[y]) {
+            (InstructionData::Unary { .. }, InstructionData::Unary { .. })
+            | (InstructionData::Binary { .. }, InstructionData::Binary { .. }) => true,
+            (InstructionData::UnaryConst { .. } | InstructionData::UnaryIeee16 { .. }, _) => {
+                func.dfg.insts[x] == func.dfg.insts[y]
+            }
+            _ => false,
+        };
+        let is_pure = !opcode.can_trap() && !opcode.other_side_effects();
+        if !is_plain || !is_pure || opcode != func.dfg.insts[y].opcode() {
+            return None;
+        }
+        let mut leaves = Vec::new();
+        for (&a, &b) in func.dfg.inst_args(x).iter().zip(func.dfg.inst_args(y)) {
+            leaves.extend(self.equality(a, b)?);
+        }
+        Some(leaves)
     }
 
     /// The bits of a constant of another type.

@@ -19,7 +19,7 @@
 //!   order, not in two regions, not outside; a load that may trap is not separated from its source
 //!   by what may change which pages are accessible. The conversion is exact in bits.
 //! - `StoreInVain`: the fact holds at the store, and the bytes it would write are the bytes that
-//!   the witness read or wrote. If the store may trap, the witness is a store.
+//!   the witness read or wrote: both values are made of equal roots by conversions that copy bits. If the store may trap, the witness is a store.
 //! - `StoreUnobserved`: every path forward from the store comes to a store that covers its bytes,
 //!   or to the end of the frame that holds them, before it comes to an observer. Once a path has
 //!   passed the definition of a value that makes up the address, the address may name other bytes:

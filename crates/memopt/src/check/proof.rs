@@ -5,7 +5,7 @@ use cranelift_codegen::ir::{Block, Function, Inst, TrapCode, Value, types};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Claims;
-use super::bits::{is_exact, writes_the_same};
+use super::bits::{Shape, is_exact, writes_the_same};
 use super::forms::{Form, Forms};
 use super::program::{Bytes, Event, Program};
 use super::structure::ensure_unaligned;
@@ -203,18 +203,24 @@ impl<'a> Prover<'a> {
         self.keep_alignment(&from, &to);
         if conversion.steps.is_empty() {
             self.forms.set_equal(func.dfg.first_result(load), value);
+        } else {
+            let result = func.dfg.first_result(load);
+            self.forms.set_converted(result, value, conversion);
         }
         Ok(())
     }
 
     /// The survivor is to be exact for addresses for which the access that goes was.
     fn keep_alignment(&mut self, survivor: &Subject, gone: &Subject) {
-        let is_aligned = |prover: &Self, subject: &Subject| {
-            subject.bytes.flags.aligned() && !prover.unaligned[subject.event.inst]
-        };
-        if is_aligned(self, survivor) && !is_aligned(self, gone) {
+        let is_aligned = |subject: &Subject| self.is_aligned(subject.event.inst, &subject.bytes);
+        if is_aligned(survivor) && !is_aligned(gone) {
             self.unaligned[survivor.event.inst] = true;
         }
+    }
+
+    /// Whether the access is still `aligned` after the claims so far.
+    fn is_aligned(&self, inst: Inst, bytes: &Bytes) -> bool {
+        bytes.flags.aligned() && !self.unaligned[inst]
     }
 
     // Stores of what is there.
@@ -228,14 +234,8 @@ impl<'a> Prover<'a> {
             .program
             .shape(&from.event)
             .zip(self.program.shape(&to.event));
-        ensure(
-            shapes.is_some_and(|(from, to)| writes_the_same(from, to)),
-            "the bytes of the two differ",
-        )?;
-        let held = self.program.value_of(&from.event);
-        let stored = self.program.value_of(&to.event);
-        let equal = self.forms.equality(held, stored);
-        let mut leaves = equal.ok_or("the values are not known to be equal")?;
+        let shapes = shapes.ok_or("an access has no shape")?;
+        let mut leaves = self.ensure_same_contents(&from, &to, shapes)?;
         leaves.extend(self.leaves_of_address(&to));
         let from_load = from.event.effects.access == Access::Load;
         ensure(
@@ -251,6 +251,39 @@ impl<'a> Prover<'a> {
         self.ensure_holds(&fact, witness)?;
         self.keep_alignment(&from, &to);
         Ok(())
+    }
+
+    /// Proves that the store writes the bytes that the witness read or wrote. Returns the values
+    /// of which both are made.
+    fn ensure_same_contents(
+        &mut self,
+        witness: &Subject,
+        store: &Subject,
+        (from, to): (Shape, Shape),
+    ) -> Result<Vec<Value>, String> {
+        let held = self.program.value_of(&witness.event);
+        let stored = self.program.value_of(&store.event);
+        if let Some(leaves) = self.forms.equality(held, stored) {
+            ensure(
+                from.ty == to.ty && writes_the_same(from.ty, (from, &[]), (to, &[])),
+                "the bytes of the two differ",
+            )?;
+            return Ok(leaves);
+        }
+        // A load reads the bytes themselves, so what made them is of no account.
+        let (held, held_steps) = match witness.event.effects.access {
+            Access::Load => (held, Vec::new()),
+            _ => self.forms.peeled(held),
+        };
+        let (stored, stored_steps) = self.forms.peeled(stored);
+        let root = self.program.func.dfg.value_type(held);
+        let equal = self.forms.equality(held, stored);
+        let leaves = equal.ok_or("the values are not known to be equal")?;
+        ensure(
+            writes_the_same(root, (from, &held_steps), (to, &stored_steps)),
+            "the bytes of the two differ",
+        )?;
+        Ok(leaves)
     }
 
     // Facts.
@@ -518,7 +551,8 @@ impl<'a> Prover<'a> {
             }
             _ => (false, false),
         };
-        let asks_more = bytes.flags.aligned() && !subject.bytes.flags.aligned();
+        let asks_more = self.is_aligned(event.inst, &bytes)
+            && !self.is_aligned(subject.event.inst, &subject.bytes);
         if event.may_trap() && !private && (!exact || asks_more) {
             return Err("may trap and show the bytes");
         }

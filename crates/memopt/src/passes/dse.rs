@@ -14,7 +14,7 @@
 //! - L1: the store is plain and not fixed: not in an outside region, not out of its slot's bounds.
 //! - L2 (already there): memory holds the value on every path: the clobber of the store stored the
 //!   same value to the same bytes, or the value is that of a dominating load of the same bytes
-//!   with the same clobber. The store cannot trap: it is `notrap`, in a slot, or the store that
+//!   with the same clobber, extensions, reductions and bitcasts aside. The store cannot trap: it is `notrap`, in a slot, or the store that
 //!   did the same showed that the page may be written. A load does not show it.
 //! - L3 (overwritten): on every path from the store, a store covers its bytes, or the frame ends
 //!   and the bytes are in one of its slots, before anything may observe them. Observers are loads
@@ -23,11 +23,13 @@
 //! - L4: a loop without an exit does not reach a later overwrite or the end of the frame, so memory
 //!   that is not private is observed there.
 //! - L5: if the store may trap, what overwrites it names exactly the same bytes with the same trap
-//!   code, and no access that is not within a slot stands between: a `notrap` one may be valid
-//!   only because the store did not trap. Neither is an `i128`: these are stored in halves, and
+//!   code, and nothing stands between but loads of slots and stores to private ones: a `notrap`
+//!   access may be valid only because the store did not trap, and a store would be seen at the
+//!   trap that is left. Neither is an `i128`: these are stored in halves, and
 //!   the first half is seen if the second traps.
-//! - L6: an overwriting store that may trap names exactly the same bytes: then it cannot trap
-//!   where the store did not. A wider one is an observation point.
+//! - L6: an overwriting store that may trap names exactly the same bytes, and is not `aligned` where
+//!   the store is not: then it cannot trap where the store did not. Any other is an observation
+//!   point.
 //! - L7: bytes and addresses are those of this iteration: once the search has gone round a loop
 //!   that changes the address, no store overwrites, and any load of the region may read.
 //!
@@ -61,9 +63,7 @@
 //! the search starts from the dead store and takes different killers on different paths.
 
 use cranelift_codegen::entity::SecondaryMap;
-use cranelift_codegen::ir::{
-    Block, Function, Inst, InstructionData, TrapCode, Value, ValueDef, types,
-};
+use cranelift_codegen::ir::{Block, Function, Inst, Opcode, TrapCode, Value, ValueDef, types};
 
 use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
@@ -73,6 +73,7 @@ use crate::memssa::{AccessKind, is_invariant_above, is_private_at};
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
+use crate::value::{root_of_bytes, same_value};
 use crate::view::{Entry, Location, Sum, View};
 
 /// Steps of searches that every function may take, however few accesses it has.
@@ -206,8 +207,7 @@ impl Dse {
 
     /// The access that shows that memory holds the stored value already.
     fn witness_of(&self, cx: &mut PassContext<'_>, store: Entry) -> Option<Entry> {
-        let inst = cx.view.entry(store).inst;
-        let value = cx.func.dfg.resolve_aliases(stored_value(cx.func, inst));
+        let value = root_of_stored_bytes(cx, store);
         load_witness(cx, store, value).or_else(|| {
             // Only another store to an address of the same terms can have stored the value.
             let location = cx.view.location(cx.func, cx.flow, store);
@@ -224,7 +224,8 @@ fn load_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option<
     };
     let load = cx.view.entry_of(load_inst)?;
     let data = cx.view.entry(load);
-    if data.effects.access != Access::Load || data.fixed || data.removed {
+    let is_source = data.effects.access == Access::Load && !widens_lanes(cx.func, load_inst);
+    if !is_source || data.fixed || data.removed {
         return None;
     }
     let store_inst = cx.view.entry(store).inst;
@@ -240,6 +241,12 @@ fn load_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option<
     (at_store.access == at_load.access).then_some(load)
 }
 
+/// Whether the low bytes of the load's result are not those in memory.
+fn widens_lanes(func: &Function, load: Inst) -> bool {
+    let result = func.dfg.value_type(func.dfg.first_result(load));
+    func.dfg.insts[load].opcode() != Opcode::Load && result.is_vector()
+}
+
 /// The store of the same value to the same bytes that is the store's clobber.
 fn store_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option<Entry> {
     let (mut walk, walker) = cx.walk();
@@ -250,7 +257,7 @@ fn store_witness(cx: &mut PassContext<'_>, store: Entry, value: Value) -> Option
     if !is_candidate(cx.view, earlier) || cx.view.entry(earlier).fixed {
         return None;
     }
-    let earlier_value = stored_value(cx.func, cx.view.entry(earlier).inst);
+    let earlier_value = root_of_stored_bytes(cx, earlier);
     (clobber.instance == Instance::Same
         && same_value(cx.func, earlier_value, value)
         && same_bytes(cx, earlier, store))
@@ -273,31 +280,21 @@ fn same_bytes(cx: &mut PassContext<'_>, a: Entry, b: Entry) -> bool {
         && (x.width == 1 || endianness(a) == endianness(b) || planted(Fault::Endianness))
 }
 
-fn stored_value(func: &Function, store: Inst) -> Value {
-    func.dfg.inst_args(store)[0]
+/// The value at the root of what is stored: see [`root_of_bytes`].
+fn root_of_stored_bytes(cx: &PassContext<'_>, store: Entry) -> Value {
+    let data = cx.view.entry(store);
+    let value = stored_value(cx.func, data.inst);
+    data.bytes.map_or(value, |bytes| {
+        let endianness = cx
+            .view
+            .flags(cx.func, &bytes)
+            .endianness(cx.view.endianness());
+        root_of_bytes(cx.func, value, bytes.width, endianness)
+    })
 }
 
-/// Whether the two are one value, or constants with the same bits.
-fn same_value(func: &Function, a: Value, b: Value) -> bool {
-    let (a, b) = (func.dfg.resolve_aliases(a), func.dfg.resolve_aliases(b));
-    if a == b || planted(Fault::DifferentValue) {
-        return func.dfg.value_type(a) == func.dfg.value_type(b);
-    }
-    let constant = |value: Value| {
-        let ValueDef::Result(inst, _) = func.dfg.value_def(value) else {
-            return None;
-        };
-        let data = func.dfg.insts[inst];
-        let is_constant = matches!(
-            data,
-            InstructionData::UnaryImm { .. }
-                | InstructionData::UnaryIeee32 { .. }
-                | InstructionData::UnaryIeee64 { .. }
-        );
-        is_constant.then_some(data)
-    };
-    func.dfg.value_type(a) == func.dfg.value_type(b)
-        && constant(a).is_some_and(|data| Some(data) == constant(b))
+fn stored_value(func: &Function, store: Inst) -> Value {
+    func.dfg.inst_args(store)[0]
 }
 
 // Stores that are overwritten: L3 to L7.
@@ -307,6 +304,7 @@ struct Subject {
     location: Location,
     /// Its trap code, if it may trap.
     trap_code: Option<TrapCode>,
+    aligned: bool,
 }
 
 impl Dse {
@@ -369,6 +367,7 @@ impl Dse {
         let may_trap = cx.view.may_trap(store);
         let subject = Subject {
             location,
+            aligned: flags.is_some_and(|flags| flags.aligned()),
             trap_code: flags
                 .and_then(|flags| flags.trap_code())
                 .filter(|_| may_trap),
@@ -521,16 +520,19 @@ fn verdict_of_store(
     let other = cx.view.location(cx.func, cx.flow, entry);
     let location = &subject.location;
     let relation = alias(cx.func, &cx.view.slots, location, &other, instance);
-    let fixed = cx.view.entry(entry).fixed;
+    let data = cx.view.entry(entry);
+    let fixed = data.fixed;
+    let flags = data.bytes.map(|bytes| cx.view.flags(cx.func, &bytes));
     let exact = relation == Alias::Must && !fixed;
     // L6
-    if cx.view.may_trap(entry) && !exact && !private && !planted(Fault::WiderKiller) {
+    let misaligned = flags.is_some_and(|flags| flags.aligned()) && !subject.aligned;
+    let traps_by_itself = !exact || (misaligned && !planted(Fault::AlignedKept));
+    if cx.view.may_trap(entry) && traps_by_itself && !private && !planted(Fault::WiderKiller) {
         return Verdict::Observed(Kept::Trap(other.inst));
     }
     if relation.second_covers_first(location.width, other.width) && !fixed {
         // L5
-        let bytes = cx.view.entry(entry).bytes;
-        let trap_code = bytes.and_then(|bytes| cx.view.flags(cx.func, &bytes).trap_code());
+        let trap_code = flags.and_then(|flags| flags.trap_code());
         let same_code = subject.trap_code == trap_code || planted(Fault::TrapCode);
         let traps_alike = exact
             && same_code
@@ -541,9 +543,10 @@ fn verdict_of_store(
         }
         return Verdict::Observed(Kept::MayTrap(other.inst));
     }
-    // L5
+    // L5: at the trap that is left, memory that others see would hold this store's bytes too early.
+    let unseen = is_private_at(cx.func, cx.view, &other, other.inst);
     pass_if(
-        subject.trap_code.is_none() || other.slot.is_some() || planted(Fault::NotrapBetween),
+        subject.trap_code.is_none() || unseen || planted(Fault::NotrapBetween),
         Kept::MayTrap(other.inst),
     )
 }

@@ -23,7 +23,9 @@
 //! - L7: a load that Cranelift places by itself (`load readonly notrap can_move`) is no source for
 //!   one that it leaves where it stands. It would be computed where the other's result is needed,
 //!   or hoisted above a loop, on paths that had no such access.
-//! - L8: the flags that the source may keep fit into the function's table.
+//! - L8: no store that may trap stores the load's value back to where it comes from, if the value
+//!   would need a conversion. Cranelift drops such a store if it sees the load, and could not here.
+//! - L9: the flags that the source may keep fit into the function's table.
 //!
 //! # Needs / keeps
 //!
@@ -112,6 +114,7 @@ enum Kept {
     Endianness(Inst),
     Type(Inst),
     MovableSource(Inst),
+    StoredBack(Inst),
 }
 
 /// A step of the visit of the dominator tree.
@@ -127,7 +130,10 @@ enum Step {
 pub(crate) struct Forward {
     latest: FxHashMap<Key, u32>,
     candidates: Vec<Candidate>,
-    plan: Vec<Replacement>,
+    /// None for a replacement that was called off.
+    plan: Vec<Option<Replacement>>,
+    /// Replaced loads that need a conversion, by their result, with their place in the plan.
+    converted: FxHashMap<Value, usize>,
     steps: Vec<Step>,
 }
 
@@ -136,6 +142,7 @@ pub(crate) fn run(cx: &mut PassContext<'_>, storage: &mut Forward) -> bool {
     storage.latest.clear();
     storage.candidates.clear();
     storage.plan.clear();
+    storage.converted.clear();
     storage.plan_replacements(cx);
     storage.apply(cx)
 }
@@ -167,7 +174,10 @@ impl Forward {
             }
             match data.effects.access {
                 Access::Load => self.visit_load(cx, entry),
-                Access::Store if !data.fixed => self.add_candidate(cx, entry),
+                Access::Store if !data.fixed => {
+                    self.call_off_if_stored_back(cx, entry);
+                    self.add_candidate(cx, entry);
+                }
                 Access::Store | Access::Atomic { .. } | Access::None => {}
             }
         }
@@ -195,8 +205,10 @@ impl Forward {
                     // Addresses made of the result are those made of the value.
                     cx.view
                         .set_equal(cx.func, cx.flow, result, replacement.value);
+                } else {
+                    self.converted.insert(result, self.plan.len());
                 }
-                self.plan.push(replacement);
+                self.plan.push(Some(replacement));
             }
             Err(kept) => {
                 note_kept(cx, load, kept);
@@ -204,6 +216,33 @@ impl Forward {
                     self.add_candidate(cx, load);
                 }
             }
+        }
+    }
+
+    /// L8.
+    fn call_off_if_stored_back(&mut self, cx: &mut PassContext<'_>, store: Entry) {
+        if self.converted.is_empty() || !cx.view.may_trap(store) {
+            return;
+        }
+        let store_inst = cx.view.entry(store).inst;
+        let value = cx
+            .func
+            .dfg
+            .resolve_aliases(cx.func.dfg.inst_args(store_inst)[0]);
+        let Some(&place) = self.converted.get(&value) else {
+            return;
+        };
+        let Some(load) = self.plan[place]
+            .as_ref()
+            .map(|replacement| replacement.load)
+        else {
+            return;
+        };
+        let to = cx.view.location(cx.func, cx.flow, store);
+        let from = cx.view.location(cx.func, cx.flow, load);
+        if Key::of(&to) == Key::of(&from) {
+            self.plan[place] = None;
+            note_kept(cx, load, Kept::StoredBack(store_inst));
         }
     }
 
@@ -239,7 +278,7 @@ impl Forward {
 
     fn apply(&mut self, cx: &mut PassContext<'_>) -> bool {
         let mut changed = false;
-        for replacement in self.plan.drain(..) {
+        for replacement in self.plan.drain(..).flatten() {
             let Replacement {
                 load,
                 source,
@@ -266,7 +305,7 @@ impl Forward {
                     }
                 }
                 Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
-                // L8
+                // L9
                 Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
             }
         }
@@ -405,6 +444,11 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
             &mut stats.forward_kept_movable_source,
             "L7 Cranelift would compute elsewhere the load",
             Some(source),
+        ),
+        Kept::StoredBack(store) => (
+            &mut stats.forward_kept_stored_back,
+            "L8 stored back by",
+            Some(store),
         ),
     };
     *counter += 1;
