@@ -27,7 +27,7 @@ use Claim::{InVain, Takes, Unobserved};
 
 fn target() -> std::sync::Arc<dyn TargetIsa> {
     isa::lookup_by_name("x86_64")
-        .and_then(|builder| Ok(builder.finish(settings::Flags::new(settings::builder()))))
+        .map(|builder| builder.finish(settings::Flags::new(settings::builder())))
         .expect("the target is built in")
         .expect("default settings are valid")
 }
