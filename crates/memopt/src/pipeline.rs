@@ -158,10 +158,20 @@ impl Run<'_> {
         let Some(original) = &self.original else {
             return Ok(());
         };
+        let outside: Vec<bool> = original
+            .dfg
+            .alias_regions
+            .iter()
+            .map(|(_, region)| {
+                let mut names = self.options.outside_regions.iter();
+                names.any(|name| name.matches(region))
+            })
+            .collect();
         let claims = Claims {
             certificates: &self.certificates,
             endianness: self.isa.endianness(),
-            outside: self.context.analysis.view.outside(),
+            outside: &outside,
+            untouched_slot_keys: &self.options.untouched_slot_keys,
         };
         check(original, self.func, &claims).map_err(|message| Error::Unproven { message })
     }

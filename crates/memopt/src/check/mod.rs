@@ -61,6 +61,8 @@ pub(crate) struct Claims<'a> {
     pub(crate) endianness: Endianness,
     /// Regions that change from outside, by index.
     pub(crate) outside: &'a [bool],
+    /// Keys of stack slots whose accesses are left alone.
+    pub(crate) untouched_slot_keys: &'a [u64],
 }
 
 /// Proves that `optimized` is `original` with the claimed rewrites and no other change, and proves

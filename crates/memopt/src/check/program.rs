@@ -22,7 +22,7 @@ pub(super) struct Bytes {
     pub(super) region: Option<AliasRegion>,
     /// The slot within which they are.
     pub(super) slot: Option<StackSlot>,
-    /// In an outside region, or provably out of the bounds of a slot: left alone.
+    /// In an outside region, in a slot that is to be left alone, or provably out of the bounds of a slot: left alone.
     pub(super) fixed: bool,
 }
 
@@ -56,6 +56,7 @@ pub(super) struct Program<'a> {
     pub(super) func: &'a Function,
     pub(super) endianness: Endianness,
     outside: &'a [bool],
+    untouched_slot_keys: &'a [u64],
     /// Reachable blocks, in an order in which definitions come before their uses.
     order: Vec<Block>,
     pub(super) preds: SecondaryMap<Block, Vec<Block>>,
@@ -80,6 +81,7 @@ impl<'a> Program<'a> {
             func,
             endianness: claims.endianness,
             outside: claims.outside,
+            untouched_slot_keys: claims.untouched_slot_keys,
             order: Vec::new(),
             preds: SecondaryMap::new(),
             succs: SecondaryMap::new(),
@@ -254,7 +256,10 @@ impl<'a> Program<'a> {
             fixed: region.is_some_and(|region| self.outside[region.as_u32() as usize]),
         };
         if let Some(derived) = self.derived_of(address) {
-            let size = i64::from(self.func.sized_stack_slots[derived.slot].size);
+            let slot = &self.func.sized_stack_slots[derived.slot];
+            let key = slot.key.map(|key| key.bits());
+            bytes.fixed |= key.is_some_and(|key| self.untouched_slot_keys.contains(&key));
+            let size = i64::from(slot.size);
             let start = derived.offset.map(|start| start.saturating_add(offset));
             if start.is_some_and(|start| start < 0 || start.saturating_add(i64::from(width)) > size)
             {

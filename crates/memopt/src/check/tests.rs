@@ -166,6 +166,7 @@ fn check_both(
         certificates,
         endianness: Endianness::Little,
         outside: &[false, false, true],
+        untouched_slot_keys: &[],
     };
     check(original, optimized, &claims)
 }

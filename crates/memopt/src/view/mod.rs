@@ -192,11 +192,6 @@ impl View {
         self.entry_of_inst[inst] = entry.into();
     }
 
-    /// Regions whose memory changes from outside, by index.
-    pub(crate) fn outside(&self) -> &[bool] {
-        &self.outside
-    }
-
     /// How many plain loads the function has.
     pub fn num_loads(&self) -> u32 {
         self.loads
