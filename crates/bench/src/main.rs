@@ -3,6 +3,7 @@
 
 mod compile;
 mod memssa;
+mod worst;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -39,6 +40,14 @@ enum Command {
         #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..))]
         max: u32,
     },
+    /// Time per memory operation of the whole optimizer on adversarial functions, as they grow, in a
+    /// thread with 512 KiB of stack.
+    #[command(after_help = "Example:\n  clif-memopt-bench worst --max 100000")]
+    Worst {
+        /// The largest number of memory operations; sizes double up to it.
+        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(3125..))]
+        max: u32,
+    },
 }
 
 fn main() -> ExitCode {
@@ -49,6 +58,7 @@ fn main() -> ExitCode {
             rounds,
         } => compile::run(&paths, &target, rounds),
         Command::Memssa { max } => memssa::run(max),
+        Command::Worst { max } => worst::run(max),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -152,10 +152,11 @@ impl MemorySsa {
     }
 
     /// Removes the access of an entry whose instruction is being removed. Accesses below take what
-    /// stood above it. Amortized constant.
+    /// stood above it.
     pub fn remove(&mut self, entry: Entry) {
         if let Some(access) = self.access_of[entry].take() {
-            self.replaced_by[access] = self.accesses[access].defining.into();
+            // Resolved now, so that removals from the top down leave no chains.
+            self.replaced_by[access] = self.defining(access).into();
         }
     }
 }

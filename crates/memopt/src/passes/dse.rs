@@ -40,8 +40,8 @@
 //!
 //! # Cost
 //!
-//! A search goes forward from each store that another store to an address of the same terms may
-//! overwrite, or that is in a slot. Each entry is looked at twice a search at most; searches draw
+//! One sort of the stores by address. A search goes forward from each store whose bytes another
+//! store covers, or that is in a slot. Each entry is looked at twice a search at most; searches draw
 //! on a budget of [`Options::walk_steps_per_access`](crate::Options::walk_steps_per_access).
 //!
 //! # Order
@@ -62,7 +62,9 @@
 //! MemorySSA-based DSE, which starts from the overwriting store and asks for post-dominance; here
 //! the search starts from the dead store and takes different killers on different paths.
 
-use cranelift_codegen::entity::SecondaryMap;
+use std::cmp::Reverse;
+
+use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::ir::{Block, Function, Inst, Opcode, TrapCode, Value, ValueDef, types};
 
 use super::PassContext;
@@ -102,10 +104,22 @@ enum Verdict {
     Observed(Kept),
 }
 
+/// The bytes of a store. Where they wrap around the end of the address space, they cover nothing
+/// and are covered by nothing: missing a store there loses nothing but an optimization.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    sum: Sum,
+    start: i64,
+    end: i64,
+    store: Entry,
+}
+
 /// Storage of the pass, reused across functions.
 #[derive(Debug, Default)]
 pub(crate) struct Dse {
-    stores_by_sum: SecondaryMap<Sum, u32>,
+    /// Stores for which there is another one that covers their bytes, somewhere.
+    covered: EntitySet<Entry>,
+    ranges: Vec<Range>,
     /// Blocks that the search has entered, by instance, stamped with the search.
     entered: SecondaryMap<Block, [u32; 2]>,
     worklist: Vec<(Block, Instance)>,
@@ -209,10 +223,9 @@ impl Dse {
     fn witness_of(&self, cx: &mut PassContext<'_>, store: Entry) -> Option<Entry> {
         let value = root_of_stored_bytes(cx, store);
         load_witness(cx, store, value).or_else(|| {
-            // Only another store to an address of the same terms can have stored the value.
-            let location = cx.view.location(cx.func, cx.flow, store);
-            let sum = location.address?.sum;
-            (self.stores_by_sum[sum] > 1).then(|| store_witness(cx, store, value))?
+            // Only another store to the same bytes can have stored the value.
+            let covered = self.covered.contains(store);
+            covered.then(|| store_witness(cx, store, value))?
         })
     }
 }
@@ -309,19 +322,43 @@ struct Subject {
 
 impl Dse {
     fn reset(&mut self, cx: &mut PassContext<'_>) {
-        self.stores_by_sum.clear();
         self.entered.clear();
         self.entered.resize(cx.func.dfg.num_blocks());
         self.search = 0;
         self.reaches_exit.computed = false;
         self.budget = SEARCH_STEPS_MIN
             + cx.view.num_entries() as u64 * u64::from(cx.options.walk_steps_per_access);
+        self.find_covered(cx);
+    }
+
+    /// Sorts the bytes of all stores, so that a store is covered by one that came before it in this
+    /// order, or is equal to the next.
+    fn find_covered(&mut self, cx: &mut PassContext<'_>) {
+        self.covered.clear();
+        self.ranges.clear();
         for_each_store(cx, |cx, store| {
             let location = cx.view.location(cx.func, cx.flow, store);
-            if let Some(address) = location.address {
-                self.stores_by_sum[address.sum] += 1;
-            }
+            self.ranges.extend(location.address.map(|address| Range {
+                sum: address.sum,
+                start: address.offset,
+                end: address.offset.wrapping_add(i64::from(location.width)),
+                store,
+            }));
         });
+        self.ranges
+            .sort_unstable_by_key(|range| (range.sum, range.start, Reverse(range.end)));
+        let mut widest: Option<Range> = None;
+        for &range in &self.ranges {
+            match widest.filter(|widest| widest.sum == range.sum) {
+                Some(wide) if wide.end >= range.end => {
+                    self.covered.insert(range.store);
+                    if (wide.start, wide.end) == (range.start, range.end) {
+                        self.covered.insert(wide.store);
+                    }
+                }
+                _ => widest = Some(range),
+            }
+        }
     }
 
     fn remove_overwritten(&mut self, cx: &mut PassContext<'_>) -> bool {
@@ -355,10 +392,7 @@ impl Dse {
             return Err(Kept::Fixed);
         }
         let location = cx.view.location(cx.func, cx.flow, store);
-        let overwritable = location
-            .address
-            .is_some_and(|address| self.stores_by_sum[address.sum] > 1);
-        if location.slot.is_none() && !overwritable {
+        if location.slot.is_none() && !self.covered.contains(store) {
             return Err(Kept::NoKiller);
         }
         let data = cx.view.entry(store);
