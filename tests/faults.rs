@@ -59,6 +59,14 @@ fn main() {
             }
         }
     }
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/testing.md");
+    let docs = std::fs::read_to_string(docs).expect("docs/testing.md is there");
+    for fault in Fault::ALL {
+        if !docs.contains(&format!("| `{}` | {} |", fault.name(), fault.breaks())) {
+            missed += 1;
+            println!("{:24} is not listed in docs/testing.md", fault.name());
+        }
+    }
     println!("{caught} passed, {missed} failed");
     if missed > 0 {
         std::process::exit(1);
