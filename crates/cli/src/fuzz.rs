@@ -183,7 +183,10 @@ impl Args {
 fn reproducer(seed: u64, case: &Case, finding: &Finding, setup: &Setup, target: &str) -> String {
     let finding = output::one_line(&finding.to_string());
     let mut text = format!(";; Seed {seed}, reduced. {finding}\n");
-    if let Some(bad) = first_bad_fuel(case, setup) {
+    let filetest = case.filetest(target).to_string();
+    // As it is read back, where instructions have other numbers.
+    let again = Case::parse(&filetest).ok();
+    if let Some(bad) = first_bad_fuel(again.as_ref().unwrap_or(case), setup) {
         let rewrite = bad.rewrite.unwrap_or_default();
         text += &format!(
             ";; With fuel {}: {}\n",
@@ -191,7 +194,7 @@ fn reproducer(seed: u64, case: &Case, finding: &Finding, setup: &Setup, target: 
             output::one_line(&rewrite)
         );
     }
-    text + &case.filetest(target).to_string()
+    text + &filetest
 }
 
 fn describe(failure: &Failure, file: Result<&Option<PathBuf>, &anyhow::Error>) -> String {
