@@ -303,7 +303,9 @@ fn bad_usage_is_one_line() {
 
 #[test]
 fn help_has_examples() {
-    for command in ["opt", "print", "size", "compile", "run", "test"] {
+    for command in [
+        "opt", "print", "size", "compile", "run", "test", "bisect", "fuzz",
+    ] {
         let output = run(&[&command, &"--help"]);
         assert!(success(&output).contains("Examples:"), "{command}");
     }
@@ -579,6 +581,108 @@ fn test_reports_every_file() {
         "{shown}"
     );
     refusal(&run(&[&"test", &folder.path("none")]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn bisect_tells_what_differs() {
+    let folder = Folder::new();
+    let input = folder.file("good.clif", RUNS);
+    let shown = run(&[&"bisect", &input]);
+    let shown = success(&shown).to_string();
+    let last = "no difference after any of 0 rewrites\n";
+    assert!(
+        shown.ends_with(last) && shown.lines().count() == 1,
+        "{shown}"
+    );
+    // No rewrite is at fault if the run line asks for what the original does not do.
+    let output = run_on(&RUNS.replace("== 3", "== 4"), &["bisect", "-"]);
+    assert_eq!(output.status.code(), Some(1));
+    let shown = text(&output.stdout);
+    assert!(
+        shown.contains(": fuel 0: no rewrite is at fault"),
+        "{shown}"
+    );
+    assert!(shown.contains("<stdin>:11: "), "{shown}");
+    assert_eq!(folder.names(), ["good.clif"]);
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn bisect_needs_something_to_compare() {
+    let line = refusal(&run_on(GOOD, &["bisect", "-"]));
+    assert!(line.contains("no '; run:' lines"), "{line}");
+    let output = run_on(GOOD, &["bisect", "-", "--check"]);
+    assert!(success(&output).contains("no difference after any of 2 rewrites"));
+    let wrong = RUNS.replace("%add(p0", "%other(p0");
+    let line = refusal(&run_on(&wrong, &["bisect", "-"]));
+    assert!(line.contains("<stdin>:11: "), "{line}");
+    refusal(&run_on("function", &["bisect", "-"]));
+    refusal(&run_on(RUNS, &["bisect", "-", "--target", "i686"]));
+    refusal(&run(&[&"bisect"]));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn fuzz_counts_what_it_ran() {
+    let folder = Folder::new();
+    let fuzz = |flags: &[&str]| {
+        let arguments = ["fuzz", "--cases", "8", "--seed", "1"];
+        let output = command()
+            .args(arguments)
+            .args(flags)
+            .current_dir(folder.0.path())
+            .output();
+        output.unwrap()
+    };
+    let output = fuzz(&["--threads", "2"]);
+    let table = success(&output);
+    assert_eq!(text(&output.stderr), "");
+    let last = table.lines().last().unwrap();
+    assert!(last.starts_with("8 cases, ") && last.ends_with(" functions/s, 0 failures"));
+    for name in ["loads ", "forward.from_store ", "runs.returned "] {
+        assert!(table.contains(name), "no {name} in\n{table}");
+    }
+    let output = fuzz(&["--json", "--threads", "1"]);
+    let value: serde_json::Value = serde_json::from_str(success(&output)).unwrap();
+    assert_eq!(value["cases"], 8);
+    assert_eq!(value["failures"], serde_json::json!([]));
+    // Threads change nothing.
+    let loads = value["counts"]["loads"].as_u64().unwrap();
+    let line = table.lines().find(|line| line.starts_with("loads "));
+    assert!(line.unwrap().ends_with(&format!(" {loads}")));
+    assert_eq!(folder.names(), Vec::<String>::new());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn fuzz_shows_a_case() {
+    let shown = run(&[&"fuzz", &"--show", &"5"]);
+    let shown = success(&shown);
+    assert!(shown.starts_with("test run\n") && shown.contains("; run: "));
+    let again = run(&[&"fuzz", &"--show", &"5"]);
+    assert_eq!(success(&again), shown);
+    success(&run_on(shown, &["run", "-"]));
+}
+
+#[test]
+fn fuzz_refuses_bad_arguments() {
+    for arguments in [
+        &["--cases", "some"][..],
+        &["--cases", "-1"],
+        &["--seed", "1.5"],
+        &["--threads", "0"],
+        &["--threads", "100000"],
+        &["--target", "i686"],
+        &["--target", "nonsense"],
+        &["--output", "/no/such/folder"],
+        &["--show", "x"],
+        &["--show", "1", "--cases", "2"],
+        &["stray"],
+    ] {
+        let output = command().arg("fuzz").args(arguments).output().unwrap();
+        refusal(&output);
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! `clif-memopt`: the command line of the memory optimizer.
 #![forbid(unsafe_code)]
 
+mod bisect;
 mod compile;
 mod flags;
+mod fuzz;
 mod guard;
 mod header;
 mod input;
@@ -38,6 +40,8 @@ enum Command {
     Compile(compile::Args),
     Run(run::Args),
     Test(test::Args),
+    Bisect(bisect::Args),
+    Fuzz(fuzz::Args),
 }
 
 /// How a command that did its work ended.
@@ -76,6 +80,8 @@ fn dispatch(command: Command) -> anyhow::Result<Outcome> {
         Command::Compile(args) => compile::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Test(args) => test::run(&args),
+        Command::Bisect(args) => bisect::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
     }
 }
 

@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::output;
+
 /// Work shorter than this shows no bar.
 const SHOWN_AFTER: Duration = Duration::from_secs(2);
 
@@ -43,6 +45,16 @@ impl Progress {
             });
         }
         self.bar.inc(1);
+    }
+
+    /// How many steps there are, known late.
+    pub(crate) fn set_steps(&self, steps: u64) {
+        self.bar.set_length(steps);
+    }
+
+    /// Writes a line to standard error, above the bar.
+    pub(crate) fn note(&self, line: &str) {
+        self.bar.suspend(|| output::note(line));
     }
 }
 

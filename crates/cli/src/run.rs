@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let input = Input::parse(name.clone(), &text)?;
     let options = args.flags.options(&input);
     let mut tally = Tally::default();
-    for isa in args.isas(&input)? {
+    for isa in runnable(&input, args.target.triple.as_deref())? {
         input.verify(&*isa)?;
         let results = guarded(|| {
             // The target is chosen here, and the file may have one that is not built in.
@@ -88,31 +88,29 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     })
 }
 
-impl Args {
-    /// The targets to run for.
-    fn isas(&self, input: &Input) -> anyhow::Result<Vec<OwnedTargetIsa>> {
-        let mut found = Vec::new();
-        let mut refused = Vec::new();
-        for isa in input.isas(self.target.triple.as_deref())? {
-            let target = isa.triple().to_string();
-            match exec::support(&isa) {
-                Support::Available => found.push(isa),
-                Support::Missing(what) => refused.push(format!("{target} is skipped: {what}")),
-                Support::Unsupported => {
-                    refused.push(format!(
-                        "{target} is skipped: this machine cannot run its code"
-                    ));
-                }
+/// The targets to run a file for: those of it that can be run here.
+pub(crate) fn runnable(input: &Input, asked: Option<&str>) -> anyhow::Result<Vec<OwnedTargetIsa>> {
+    let mut found = Vec::new();
+    let mut refused = Vec::new();
+    for isa in input.isas(asked)? {
+        let target = isa.triple().to_string();
+        match exec::support(&isa) {
+            Support::Available => found.push(isa),
+            Support::Missing(what) => refused.push(format!("{target} is skipped: {what}")),
+            Support::Unsupported => {
+                refused.push(format!(
+                    "{target} is skipped: this machine cannot run its code"
+                ));
             }
         }
-        if found.is_empty() {
-            return Err(anyhow!("{}", refused.join("; "))).context("nothing can be run");
-        }
-        refused
-            .iter()
-            .for_each(|line| output::note(&format!("note: {line}")));
-        Ok(found)
     }
+    if found.is_empty() {
+        return Err(anyhow!("{}", refused.join("; "))).context("nothing can be run");
+    }
+    refused
+        .iter()
+        .for_each(|line| output::note(&format!("note: {line}")));
+    Ok(found)
 }
 
 impl Tally {

@@ -2,7 +2,7 @@
 //! of threads.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use crate::case::Case;
@@ -21,7 +21,7 @@ pub struct Campaign {
     pub threads: usize,
     /// How large the cases are.
     pub config: Config,
-    /// Stop when so many cases have failed.
+    /// Stop when so many cases have failed; those that other threads are at still come to an end.
     pub failures_max: usize,
 }
 
@@ -55,22 +55,20 @@ pub fn run_campaign(
     progress: &(dyn Fn(u64, Option<&Failure>) + Sync),
 ) -> Summary {
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-    let stop = AtomicBool::new(false);
+    let failed = AtomicUsize::new(0);
     let summary = Mutex::new(Summary::default());
     let work = || {
         let mut own = Summary::default();
-        while !stop.load(Ordering::Relaxed) {
+        while failed.load(Ordering::Relaxed) < campaign.failures_max {
             let index = next.fetch_add(1, Ordering::Relaxed);
             if index >= campaign.cases {
                 break;
             }
             let failure = run_case(campaign, setup, index, &mut own);
+            failed.fetch_add(usize::from(failure.is_some()), Ordering::Relaxed);
             let done = done.fetch_add(1, Ordering::Relaxed) + 1;
             progress(done, failure.as_ref());
             own.failures.extend(failure);
-            if own.failures.len() >= campaign.failures_max {
-                stop.store(true, Ordering::Relaxed);
-            }
         }
         if let Ok(mut all) = summary.lock() {
             all.merge(own);

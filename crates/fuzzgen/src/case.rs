@@ -6,8 +6,10 @@ use std::fmt;
 use anyhow::{Context as _, Result};
 use clif_memopt_filetest::TestSource;
 use clif_memopt_filetest::exec::{Buffer, Invocation, invocations_of};
-use cranelift_codegen::ir::Function;
+use cranelift_codegen::ir::{Endianness, Function};
+use cranelift_codegen::isa::OwnedTargetIsa;
 
+use crate::oracle::Setup;
 use crate::shape::Shape;
 
 /// See the module's documentation.
@@ -40,6 +42,25 @@ impl Case {
         })
     }
 
+    /// The target as the case can be run for it.
+    pub fn isa<'a>(&self, setup: &'a Setup) -> &'a OwnedTargetIsa {
+        if self.mixed_tags {
+            &setup.plain_isa
+        } else {
+            &setup.isa
+        }
+    }
+
+    /// Whether targets of today can run it: they compile no big-endian accesses.
+    pub fn is_runnable(&self) -> bool {
+        !self.functions.iter().any(has_big_endian)
+    }
+
+    /// The case as a filetest for a target.
+    pub fn filetest<'a>(&'a self, target: &'a str) -> impl fmt::Display + 'a {
+        Filetest { case: self, target }
+    }
+
     /// How many instructions all functions have.
     pub fn num_insts(&self) -> usize {
         let blocks = |function: &Function| {
@@ -53,20 +74,48 @@ impl Case {
     }
 }
 
+/// Whether a function has accesses that the hosts cannot compile.
+fn has_big_endian(function: &Function) -> bool {
+    let insts = function
+        .layout
+        .blocks()
+        .flat_map(|block| function.layout.block_insts(block));
+    insts
+        .filter_map(|inst| function.dfg.insts[inst].memflags_data(&function.dfg))
+        .any(|flags| flags.explicit_endianness() == Some(Endianness::Big))
+}
+
 impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let level = if self.mixed_tags {
+        self.filetest("x86_64").fmt(f)
+    }
+}
+
+struct Filetest<'a> {
+    case: &'a Case,
+    target: &'a str,
+}
+
+impl fmt::Display for Filetest<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Filetest { case, target } = self;
+        let test = if case.is_runnable() {
+            "run"
+        } else {
+            "optimize"
+        };
+        let level = if case.mixed_tags {
             "set opt_level=none\n"
         } else {
             ""
         };
-        writeln!(f, "test run\n{level}target x86_64\n")?;
-        for buffer in self.invocations.first().map_or(&[][..], |run| &run.buffers) {
+        writeln!(f, "test {test}\n{level}target {target}\n")?;
+        for buffer in case.invocations.first().map_or(&[][..], |run| &run.buffers) {
             writeln!(f, "; mem: {}", BufferText(buffer))?;
         }
-        for (index, function) in self.functions.iter().enumerate() {
+        for (index, function) in case.functions.iter().enumerate() {
             write!(f, "\n{function}")?;
-            for run in self.invocations.iter().filter(|run| run.function == index) {
+            for run in case.invocations.iter().filter(|run| run.function == index) {
                 writeln!(f, "; run: {}", run.text)?;
             }
         }

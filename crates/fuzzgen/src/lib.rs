@@ -20,14 +20,14 @@ mod oracle;
 mod reduce;
 mod shape;
 
-pub use bisect::{BadRewrite, first_bad_fuel};
+pub use bisect::first_bad_fuel;
 pub use campaign::{Campaign, Failure, Summary, run_campaign};
 pub use case::Case;
 pub use choices::bytes_of_seed;
-pub use generate::{Config, case_of_seed, generate};
+pub use generate::{Config, case_of_bytes, case_of_seed, generate};
 pub use oracle::{
     Finding, Oracle, Setup, check_all, check_clobbers, check_execution, check_form,
     check_permutations, check_second_run, check_worse_paths, optimize_all, permuted,
 };
-pub use reduce::reduce;
+pub use reduce::{reduce, reduce_finding};
 pub use shape::{Shape, Tally};

@@ -7,6 +7,8 @@ use cranelift_codegen::ir::{
 use cranelift_codegen::isa::TargetIsa;
 
 use crate::case::Case;
+use crate::oracle::{Finding, Setup, check_all};
+use crate::shape::Tally;
 
 /// Rounds over all steps, at most.
 const ROUNDS_MAX: usize = 8;
@@ -32,6 +34,21 @@ pub fn reduce(case: &Case, isa: &dyn TargetIsa, still_fails: &dyn Fn(&Case) -> b
         }
     }
     reducer.case
+}
+
+/// Makes a case smaller in which `finding` was found, as long as that kind of finding is the first.
+/// Gives what is found in the smaller one.
+pub fn reduce_finding(case: &Case, finding: &Finding, setup: &Setup) -> (Case, Finding) {
+    let first = |case: &Case| {
+        let findings = check_all(case, setup, &mut Tally::default());
+        findings
+            .into_iter()
+            .next()
+            .filter(|other| other.is_like(finding))
+    };
+    let small = reduce(case, &*setup.isa, &|case| first(case).is_some());
+    let found = first(&small).unwrap_or_else(|| finding.clone());
+    (small, found)
 }
 
 struct Reducer<'a> {

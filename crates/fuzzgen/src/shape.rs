@@ -133,6 +133,15 @@ impl Tally {
             .unwrap_or(0)
     }
 
+    /// All counts by name: shapes, then those of the optimizer, then those of the oracles.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let shapes = Shape::default();
+        let shapes: Vec<_> = shapes.iter().map(|(name, _)| name).collect();
+        let others = self.stats.keys().chain(self.marks.keys()).copied();
+        let names = shapes.into_iter().chain(others);
+        names.map(|name| (name, self.get(name)))
+    }
+
     /// The names of shapes that never occurred.
     pub fn missing_shapes(&self) -> Vec<&'static str> {
         let all = Shape::default();
@@ -145,11 +154,7 @@ impl Tally {
 
 impl fmt::Display for Tally {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let order = Shape::default();
-        for (name, _) in order.iter() {
-            writeln!(f, "{name:<32}{:>12}", self.get(name))?;
-        }
-        for (name, count) in self.stats.iter().chain(&self.marks) {
+        for (name, count) in self.iter() {
             writeln!(f, "{name:<32}{count:>12}")?;
         }
         Ok(())

@@ -75,8 +75,7 @@ fn a_case_reads_back_as_it_is_printed() {
 #[test]
 fn fewer_bytes_give_a_case_too() {
     for bytes in [&[][..], &[0xff; 7], &[0x5a; 300]] {
-        let mut bytes = arbitrary::Unstructured::new(bytes);
-        let case = clif_memopt_fuzzgen::generate(&mut bytes, &Config::default());
+        let case = clif_memopt_fuzzgen::case_of_bytes(bytes, &Config::default());
         for function in &case.functions {
             verify_function(function, &*setup().isa).unwrap();
         }

@@ -11,15 +11,15 @@ impl Fuel {
         Fuel { left: limit }
     }
 
-    /// Takes the fuel for one rewrite; false if there is none.
-    pub(crate) fn take(&mut self) -> bool {
-        match &mut self.left {
-            None => true,
-            Some(0) => false,
-            Some(left) => {
-                *left -= 1;
-                true
-            }
+    /// Whether there is none left.
+    pub(crate) fn is_spent(self) -> bool {
+        self.left == Some(0)
+    }
+
+    /// Takes the fuel for one rewrite that is done.
+    pub(crate) fn spend(&mut self) {
+        if let Some(left) = &mut self.left {
+            *left = left.saturating_sub(1);
         }
     }
 }

@@ -153,7 +153,8 @@ pub struct Options {
     /// Stack slots, by the bits of their key, whose accesses are left alone.
     pub untouched_slot_keys: Vec<u64>,
     /// How many rewrites may be done in all by one [`Optimizer`](crate::Optimizer); `None` for no
-    /// bound. With a bound, a search over it finds the first rewrite at fault.
+    /// bound. With a bound, a search over it finds the first rewrite at fault: the n-th rewrite is
+    /// the n-th remark of [`Action::Removed`](crate::Action::Removed).
     pub fuel: Option<u64>,
     /// Collect [`Remark`](crate::Remark)s.
     pub remarks: bool,

@@ -44,12 +44,13 @@ impl Rewriter<'_> {
         value: Value,
         conversion: &Conversion,
     ) -> Outcome {
-        if !self.fuel.take() {
+        if self.fuel.is_spent() {
             return Outcome::OutOfFuel;
         }
         if !self.weaken_flags(source, load) {
             return Outcome::FlagsFull;
         }
+        self.fuel.spend();
         let inst = self.view.entry(load).inst;
         let source = self.view.entry(source).inst;
         self.certify(|| Certificate::LoadTakes {
@@ -71,7 +72,7 @@ impl Rewriter<'_> {
     /// Removes a store. `justification` is an access that did what the store did, if the rewrite
     /// rests on one.
     pub(crate) fn remove_store(&mut self, store: Entry, justification: Option<Entry>) -> Outcome {
-        if !self.fuel.take() {
+        if self.fuel.is_spent() {
             return Outcome::OutOfFuel;
         }
         if let Some(justification) = justification
@@ -79,6 +80,7 @@ impl Rewriter<'_> {
         {
             return Outcome::FlagsFull;
         }
+        self.fuel.spend();
         let inst = self.view.entry(store).inst;
         let witness = justification.map(|witness| self.view.entry(witness).inst);
         self.certify(|| match witness {

@@ -6,6 +6,7 @@
 //! program under qemu-user. Linux only.
 
 mod aarch64;
+mod bisect;
 mod host;
 mod invocation;
 mod memory;
@@ -20,6 +21,7 @@ use cranelift_codegen::isa::OwnedTargetIsa;
 use cranelift_memopt::Options;
 use target_lexicon::Architecture;
 
+pub use bisect::{BadRewrite, Bisection, Difference, bisect};
 pub use invocation::{Argument, ExpectedBytes, ExpectedOutcome, Invocation, invocations_of};
 pub use memory::{Buffer, Pointer, PointerTarget};
 pub use outcome::{InvocationResult, Observation, Outcome, Verdict};

@@ -133,12 +133,17 @@ pub fn generate(bytes: &mut Unstructured<'_>, config: &Config) -> Case {
     }
 }
 
+/// Generates the case of a fuzzer's bytes.
+pub fn case_of_bytes(bytes: &[u8], config: &Config) -> Case {
+    generate(&mut Unstructured::new(bytes), config)
+}
+
 /// Generates the case of a seed. One of eight has big-endian accesses.
 pub fn case_of_seed(seed: u64, config: &Config) -> Case {
     let bytes = bytes_of_seed(seed);
     let mut config = config.clone();
     config.big_endian |= seed % 8 == 7;
-    generate(&mut Unstructured::new(&bytes), &config)
+    case_of_bytes(&bytes, &config)
 }
 
 fn buffers(choices: &mut Choices<'_, '_>, world: &World) -> Vec<Buffer> {

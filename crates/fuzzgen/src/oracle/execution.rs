@@ -1,7 +1,7 @@
 //! Original and optimized functions must do the same.
 
 use clif_memopt_filetest::exec::{Outcome, Verdict, compare};
-use cranelift_codegen::ir::{Endianness, Function};
+use cranelift_codegen::ir::Function;
 
 use super::{Finding, Oracle, Setup};
 use crate::case::Case;
@@ -17,17 +17,17 @@ pub fn check_execution(
     setup: &Setup,
     tally: &mut Tally,
 ) -> Result<(), Finding> {
-    if case.functions.iter().any(has_big_endian) {
+    if !case.is_runnable() {
         tally.mark("runs.not_compiled", case.invocations.len() as u64);
         return Ok(());
     }
-    let isa = if case.mixed_tags {
-        &setup.plain_isa
-    } else {
-        &setup.isa
-    };
-    let results = compare(&case.functions, optimized, &case.invocations, isa)
-        .map_err(|error| Finding::new(Oracle::Generator, format!("{error:#}")))?;
+    let results = compare(
+        &case.functions,
+        optimized,
+        &case.invocations,
+        case.isa(setup),
+    )
+    .map_err(|error| Finding::new(Oracle::Generator, format!("{error:#}")))?;
     for result in &results {
         tally.mark(end_of(&result.original.outcome), 1);
         match &result.verdict {
@@ -43,17 +43,6 @@ pub fn check_execution(
         }
     }
     Ok(())
-}
-
-/// Whether a function has accesses that the hosts cannot compile.
-fn has_big_endian(function: &Function) -> bool {
-    let insts = function
-        .layout
-        .blocks()
-        .flat_map(|block| function.layout.block_insts(block));
-    insts
-        .filter_map(|inst| function.dfg.insts[inst].memflags_data(&function.dfg))
-        .any(|flags| flags.explicit_endianness() == Some(Endianness::Big))
 }
 
 fn end_of(outcome: &Outcome) -> &'static str {

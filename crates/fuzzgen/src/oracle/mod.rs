@@ -75,6 +75,24 @@ impl Finding {
     }
 }
 
+/// Words that tell kinds of messages apart.
+const KINDS: &[&str] = &[
+    "panic",
+    "memory differs",
+    "clobber",
+    "Missing",
+    "trap",
+    "returned",
+];
+
+impl Finding {
+    /// Whether both are of the same oracle, and their messages of one kind.
+    pub(crate) fn is_like(&self, other: &Finding) -> bool {
+        let kind = |finding: &Finding| KINDS.iter().position(|word| finding.message.contains(word));
+        self.oracle == other.oracle && kind(self) == kind(other)
+    }
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.oracle, self.message)

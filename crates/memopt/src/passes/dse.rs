@@ -172,14 +172,12 @@ impl Dse {
             let inst = cx.view.entry(store).inst;
             let witness_inst = cx.view.entry(witness).inst;
             let reason = "L2 memory holds the value since";
-            cx.note(Pass::Dse, Action::Removed, inst, reason, Some(witness_inst));
-            match cx.rewriter().remove_store(store, Some(witness)) {
-                Outcome::Done => {
-                    changed = true;
-                    cx.stats.dse_already_there += 1;
-                }
-                Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
-                Outcome::FlagsFull => {}
+            let outcome = cx.remove(Pass::Dse, inst, reason, Some(witness_inst), |rewriter| {
+                rewriter.remove_store(store, Some(witness))
+            });
+            if outcome == Outcome::Done {
+                changed = true;
+                cx.stats.dse_already_there += 1;
             }
         });
         changed
@@ -373,16 +371,12 @@ impl Dse {
     fn remove_as_overwritten(&self, cx: &mut PassContext<'_>, store: Entry) -> bool {
         let inst = cx.view.entry(store).inst;
         let reason = "L3 overwritten, or its slot ends, before anything observes it";
-        cx.note(Pass::Dse, Action::Removed, inst, reason, None);
-        match cx.rewriter().remove_store(store, None) {
-            Outcome::Done => {
-                cx.stats.dse_overwritten += 1;
-                return true;
-            }
-            Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
-            Outcome::FlagsFull => {}
-        }
-        false
+        let outcome = cx.remove(Pass::Dse, inst, reason, None, |rewriter| {
+            rewriter.remove_store(store, None)
+        });
+        let done = outcome == Outcome::Done;
+        cx.stats.dse_overwritten += u64::from(done);
+        done
     }
 
     /// Looks along every path from the store. Ok if nothing observes its bytes.

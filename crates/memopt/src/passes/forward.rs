@@ -288,15 +288,10 @@ impl Forward {
             let inst = cx.view.entry(load).inst;
             let source_inst = cx.view.entry(source).inst;
             let reason = "takes the value of";
-            cx.note(
-                Pass::Forward,
-                Action::Removed,
-                inst,
-                reason,
-                Some(source_inst),
-            );
-            let mut rewriter = cx.rewriter();
-            match rewriter.replace_load(load, source, value, &conversion) {
+            let outcome = cx.remove(Pass::Forward, inst, reason, Some(source_inst), |rewriter| {
+                rewriter.replace_load(load, source, value, &conversion)
+            });
+            match outcome {
                 Outcome::Done => {
                     changed = true;
                     match cx.view.entry(source).effects.access {
@@ -304,7 +299,7 @@ impl Forward {
                         _ => cx.stats.forward_from_load += 1,
                     }
                 }
-                Outcome::OutOfFuel => cx.stats.rewrite_out_of_fuel += 1,
+                Outcome::OutOfFuel => {}
                 // L9
                 Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
             }

@@ -11,7 +11,7 @@ use crate::fuel::Fuel;
 use crate::memssa::{MemorySsa, WalkContext, Walker};
 use crate::options::{Options, Pass};
 use crate::remarks::{Action, Remark};
-use crate::rewrite::Rewriter;
+use crate::rewrite::{Outcome, Rewriter};
 use crate::stats::Stats;
 use crate::view::View;
 
@@ -56,8 +56,41 @@ impl PassContext<'_> {
         self.options.remarks || log::log_enabled!(log::Level::Debug)
     }
 
-    /// Logs the decision, and makes a remark of it if the options want remarks. Called before the
-    /// instruction is removed.
+    /// Does a rewrite that removes `inst`, or not; the remark says which.
+    pub(crate) fn remove(
+        &mut self,
+        pass: Pass,
+        inst: Inst,
+        reason: &'static str,
+        other: Option<Inst>,
+        rewrite: impl FnOnce(&mut Rewriter<'_>) -> Outcome,
+    ) -> Outcome {
+        // The text is that of the instruction before it is removed.
+        let remark = self
+            .wants_remarks()
+            .then(|| Remark::new(self.func, pass, Action::Removed, inst, reason, other));
+        let outcome = rewrite(&mut self.rewriter());
+        let kept = match outcome {
+            Outcome::Done => None,
+            Outcome::OutOfFuel => Some("out of fuel"),
+            Outcome::FlagsFull => Some("no room for the flags of the access that survives"),
+        };
+        if let Some(remark) = remark {
+            self.publish(match kept {
+                None => remark,
+                Some(reason) => Remark {
+                    action: Action::Kept,
+                    reason,
+                    other: None,
+                    ..remark
+                },
+            });
+        }
+        self.stats.rewrite_out_of_fuel += u64::from(outcome == Outcome::OutOfFuel);
+        outcome
+    }
+
+    /// Logs the decision, and makes a remark of it if the options want remarks.
     pub(crate) fn note(
         &mut self,
         pass: Pass,
@@ -69,7 +102,10 @@ impl PassContext<'_> {
         if !self.wants_remarks() {
             return;
         }
-        let remark = Remark::new(self.func, pass, action, inst, reason, other);
+        self.publish(Remark::new(self.func, pass, action, inst, reason, other));
+    }
+
+    fn publish(&mut self, remark: Remark) {
         log::debug!("{remark}");
         if self.options.remarks {
             self.remarks.push(remark);

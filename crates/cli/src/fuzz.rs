@@ -1,0 +1,254 @@
+//! `clif-memopt fuzz`: generated functions, judged by every oracle.
+
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use anyhow::bail;
+use clif_memopt_filetest::exec::{self, Support};
+use clif_memopt_fuzzgen::{
+    Campaign, Case, Config, Failure, Finding, Setup, Summary, case_of_seed, first_bad_fuel,
+    reduce_finding, run_campaign,
+};
+use serde_json::{Value, json};
+use target_lexicon::Triple;
+
+use crate::guard::guarded;
+use crate::progress::Progress;
+use crate::{Outcome, output};
+
+/// A campaign ends early when so many cases have failed.
+const FAILURES_MAX: usize = 50;
+
+/// Threads at most.
+const THREADS_MAX: u64 = 1024;
+
+/// Generate functions and judge by several oracles what the optimizer makes of them
+///
+/// The oracles: original and optimized code do the same when run; MemorySSA is well-formed and its
+/// answers are those of an exhaustive search; the independent checker proves every rewrite; a second
+/// run leaves no more behind; numbering and layout do not matter; no path got worse.
+///
+/// A case that fails is made smaller and written to fuzz-SEED.clif, a filetest that `run`, `test` and
+/// `bisect` take. The same seed always makes the same case; case N of a campaign has the seed of the
+/// first plus N. Ends early after 50 failures. Exit code 1 if a case fails.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  clif-memopt fuzz
+  clif-memopt fuzz --cases 100000 --seed 5000 --output failures
+  clif-memopt fuzz --target aarch64 --cases 20
+  clif-memopt fuzz --show 17 | clif-memopt run -")]
+pub(crate) struct Args {
+    /// Cases to run
+    #[arg(long, value_name = "N", default_value_t = 1000)]
+    cases: u64,
+
+    /// Seed of the first case
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    seed: u64,
+
+    /// Threads. Default: as many as there are processors
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
+    threads: Option<u64>,
+
+    /// Target: x86_64, aarch64 or a full triple. Default: the host
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Folder for the files of failures
+    #[arg(short, long, value_name = "DIR", default_value = ".")]
+    output: PathBuf,
+
+    /// Print the case of this seed as a filetest, and run nothing
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["cases", "seed", "threads", "json", "output"])]
+    show: Option<u64>,
+}
+
+/// What became of a case that failed.
+struct Written {
+    failure: Failure,
+    file: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    let host = Triple::host().to_string();
+    let target = args.target.as_deref().unwrap_or(&host);
+    let setup = Setup::new(target)?;
+    let target = target_name(&setup);
+    if let Some(seed) = args.show {
+        let text = guarded(|| {
+            let case = case_of_seed(seed, &Config::default());
+            Ok(case.filetest(&target).to_string())
+        })?;
+        output::print(text.as_bytes())?;
+        return Ok(Outcome::Success);
+    }
+    match exec::support(&setup.isa) {
+        Support::Available => {}
+        Support::Missing(what) => bail!("code for {target} cannot be run: {what}"),
+        Support::Unsupported => bail!("code for {target} cannot be run on this machine"),
+    }
+    if !args.output.is_dir() {
+        bail!("{} is no folder", args.output.display());
+    }
+    args.campaign(&setup, &target)
+}
+
+/// The target as a filetest names it.
+fn target_name(setup: &Setup) -> String {
+    setup.isa.triple().architecture.to_string()
+}
+
+impl Args {
+    fn campaign(&self, setup: &Setup, target: &str) -> anyhow::Result<Outcome> {
+        let processors = || thread::available_parallelism().map_or(1, |count| count.get() as u64);
+        let campaign = Campaign {
+            seed: self.seed,
+            cases: self.cases,
+            threads: self.threads.unwrap_or_else(processors) as usize,
+            config: Config::default(),
+            failures_max: FAILURES_MAX,
+        };
+        let start = Instant::now();
+        let progress = Progress::new(self.cases as usize);
+        let written = Mutex::new(Vec::new());
+        let summary = run_campaign(&campaign, setup, &|_, failure| {
+            if let Some(failure) = failure {
+                let result = guarded(|| self.write(failure, setup, target));
+                progress.note(&describe(failure, result.as_ref()));
+                if let Ok(mut written) = written.lock() {
+                    written.push(result.map(|file| Written {
+                        failure: failure.clone(),
+                        file,
+                    }));
+                }
+            }
+            progress.step();
+        });
+        drop(progress);
+        let seconds = start.elapsed().as_secs_f64();
+        let results = written.into_inner().unwrap_or_default();
+        let unwritten = results.iter().any(Result::is_err);
+        let mut written: Vec<Written> = results.into_iter().flatten().collect();
+        written.sort_by_key(|written| written.failure.seed);
+        let text = match self.json {
+            true => as_json(target, &summary, &written, seconds),
+            false => as_text(&summary, seconds),
+        };
+        output::print(text.as_bytes())?;
+        Ok(if unwritten {
+            Outcome::BadInput
+        } else if summary.failures.is_empty() {
+            Outcome::Success
+        } else {
+            Outcome::Finding
+        })
+    }
+
+    /// Writes a smaller case that fails in the same way. None if it could not even be generated.
+    fn write(
+        &self,
+        failure: &Failure,
+        setup: &Setup,
+        target: &str,
+    ) -> anyhow::Result<Option<PathBuf>> {
+        let Ok(case) = guarded(|| Ok(case_of_seed(failure.seed, &Config::default()))) else {
+            return Ok(None);
+        };
+        let Some(finding) = failure.findings.first() else {
+            return Ok(None);
+        };
+        let (small, finding) = reduce_finding(&case, finding, setup);
+        let text = reproducer(failure.seed, &small, &finding, setup, target);
+        let path = self.file_of(failure.seed);
+        output::write(&path, text.as_bytes())?;
+        Ok(Some(path))
+    }
+
+    fn file_of(&self, seed: u64) -> PathBuf {
+        let name = format!("fuzz-{seed}.clif");
+        match self.output == Path::new(".") {
+            true => name.into(),
+            false => self.output.join(name),
+        }
+    }
+}
+
+/// The text of a reproducer: why it is there, then the case.
+fn reproducer(seed: u64, case: &Case, finding: &Finding, setup: &Setup, target: &str) -> String {
+    let finding = output::one_line(&finding.to_string());
+    let mut text = format!(";; Seed {seed}, reduced. {finding}\n");
+    let filetest = case.filetest(target).to_string();
+    // As it is read back, where instructions have other numbers.
+    let again = Case::parse(&filetest).ok();
+    if let Some(bad) = first_bad_fuel(again.as_ref().unwrap_or(case), setup) {
+        let rewrite = bad.rewrite.unwrap_or_default();
+        text += &format!(
+            ";; With fuel {}: {}\n",
+            bad.fuel,
+            output::one_line(&rewrite)
+        );
+    }
+    text + &filetest
+}
+
+fn describe(failure: &Failure, file: Result<&Option<PathBuf>, &anyhow::Error>) -> String {
+    let findings = failure.findings.iter().map(Finding::to_string);
+    let findings = output::one_line(&findings.collect::<Vec<_>>().join("; "));
+    let file = match file {
+        Ok(Some(path)) => path.display().to_string(),
+        Ok(None) => "no file".to_string(),
+        Err(error) => output::one_line(&format!("{error:#}")),
+    };
+    format!("seed {}: {findings} ({file})", failure.seed)
+}
+
+fn rate(summary: &Summary, seconds: f64) -> f64 {
+    summary.functions as f64 / seconds.max(f64::MIN_POSITIVE)
+}
+
+fn as_text(summary: &Summary, seconds: f64) -> String {
+    format!(
+        "{}{} cases, {} functions, {:.0} functions/s, {} failures\n",
+        summary.tally,
+        summary.cases,
+        summary.functions,
+        rate(summary, seconds),
+        summary.failures.len()
+    )
+}
+
+fn as_json(target: &str, summary: &Summary, written: &[Written], seconds: f64) -> String {
+    let failures: Vec<Value> = written
+        .iter()
+        .map(|Written { failure, file }| {
+            let findings = failure.findings.iter().map(|finding| {
+                json!({ "oracle": finding.oracle.to_string(), "message": finding.message })
+            });
+            json!({
+                "seed": failure.seed,
+                "findings": findings.collect::<Vec<_>>(),
+                "file": file.as_ref().map(|file| file.display().to_string()),
+            })
+        })
+        .collect();
+    let counts: serde_json::Map<_, _> = summary
+        .tally
+        .iter()
+        .map(|(name, count)| (name.to_string(), count.into()))
+        .collect();
+    let all = json!({
+        "target": target,
+        "cases": summary.cases,
+        "functions": summary.functions,
+        "functions_per_second": rate(summary, seconds),
+        "failures": failures,
+        "counts": counts,
+    });
+    format!("{all:#}\n")
+}
