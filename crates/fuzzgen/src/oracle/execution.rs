@@ -46,7 +46,7 @@ pub fn check_execution(
 }
 
 /// Whether a function has accesses that the hosts cannot compile.
-fn has_big_endian(function: &Function) -> bool {
+pub(super) fn has_big_endian(function: &Function) -> bool {
     let insts = function
         .layout
         .blocks()
