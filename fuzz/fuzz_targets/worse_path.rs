@@ -2,7 +2,7 @@
 #![no_main]
 
 use clif_memopt_fuzz::{case, expect, setup};
-use clif_memopt_fuzzgen::{check_worse_paths, optimize_all};
+use clif_memopt_fuzzgen::{Tally, check_worse_paths, optimize_all};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -13,6 +13,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let optimized = expect(&case, optimize_all(&case.functions, setup()));
     for (before, (after, _)) in case.functions.iter().zip(&optimized) {
-        expect(&case, check_worse_paths(before, after, setup()));
+        let mut tally = Tally::default();
+        let checked = check_worse_paths(before, after, setup(), &mut tally);
+        expect(&case, checked);
     }
 });

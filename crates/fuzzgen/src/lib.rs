@@ -27,7 +27,8 @@ pub use choices::bytes_of_seed;
 pub use generate::{Config, case_of_bytes, case_of_seed, generate};
 pub use oracle::{
     Finding, Oracle, Setup, check_all, check_clobbers, check_execution, check_form,
-    check_permutations, check_second_run, check_worse_paths, optimize_all, permuted,
+    check_interpretation, check_permutations, check_second_run, check_worse_paths, optimize_all,
+    permuted,
 };
 pub use reduce::{reduce, reduce_finding};
 pub use shape::{Shape, Tally};

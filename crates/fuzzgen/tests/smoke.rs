@@ -3,7 +3,7 @@
 
 use clif_memopt_fuzzgen::{
     Campaign, Case, Config, Oracle, Setup, Tally, case_of_seed, check_clobbers, check_execution,
-    first_bad_fuel, permuted, reduce, run_campaign,
+    check_interpretation, first_bad_fuel, permuted, reduce, run_campaign,
 };
 use cranelift_codegen::ir::{Function, Inst, Opcode};
 use cranelift_codegen::verify_function;
@@ -36,7 +36,14 @@ fn a_campaign_finds_nothing_and_exercises_everything() {
     for rewrite in REWRITES {
         assert!(summary.tally.get(rewrite) > 0, "{rewrite} never fires");
     }
-    for end in ["runs.returned", "runs.trapped", "runs.stopped"] {
+    let ends = [
+        "runs.returned",
+        "runs.trapped",
+        "runs.stopped",
+        "interpreter.returned",
+        "interpreter.trapped",
+    ];
+    for end in ends {
         assert!(summary.tally.get(end) > 0, "{end}: none");
     }
     assert_eq!(summary.tally.get("runs.timed_out"), 0);
@@ -58,6 +65,9 @@ fn generated_functions_are_valid_for_every_target() {
         }
     }
     assert_eq!(tally.missing_shapes(), Vec::<&str>::new());
+    for shape in ["stack_maps", "tail_calls", "try_calls"] {
+        assert!(tally.get(shape) >= 30, "{shape}: {}", tally.get(shape));
+    }
 }
 
 #[test]
@@ -107,6 +117,22 @@ fn caught(break_at: impl Fn(&mut Function, Inst)) -> (usize, usize) {
         caught += usize::from(found.is_err_and(|finding| finding.oracle == Oracle::Execution));
     }
     (caught, all)
+}
+
+#[test]
+fn a_lost_store_is_caught_by_the_interpreter() {
+    let (mut caught, mut all) = (0, 0);
+    for seed in 0..24 {
+        let case = case_of_seed(seed, &Config::default());
+        let Some(&store) = stores(&case.functions[0]).last() else {
+            continue;
+        };
+        let mut wrong = case.functions.clone();
+        wrong[0].layout.remove_inst(store);
+        all += 1;
+        caught += usize::from(check_interpretation(&case, &wrong, &mut Tally::default()).is_err());
+    }
+    assert!(caught * 5 >= all, "{caught} of {all}");
 }
 
 #[test]

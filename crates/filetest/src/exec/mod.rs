@@ -237,6 +237,26 @@ mod tests {
     }
 
     #[test]
+    fn runs_do_not_see_one_another() {
+        let functions = cranelift_reader::parse_functions(
+            "function %f(i64) -> i32 system_v {\nblock0(v0: i64):\n    v1 = load.i32 user1 v0\n    v3 = iconst.i32 1\n    v2 = iadd v1, v3\n    store user1 v2, v0\n    return v2\n}",
+        )
+        .unwrap();
+        let buffers = [Buffer::parse("p0 = 4 bytes").unwrap()];
+        let lines = [
+            "%f(p0) == 1, p0[0] = 01",
+            "%f(oob) traps user1, p0[0] = 00",
+            "%f(0) traps user1, p0[0] = 00",
+            "%f(p0) == 1, p0[0] = 01",
+        ];
+        let runs = lines.map(|line| Invocation::parse(line, &functions, &buffers).unwrap());
+        let results = compare(&functions, &functions, &runs, &isa_of(HOST)).unwrap();
+        for result in results {
+            assert_eq!(result.verdict, Verdict::Same, "{}", result.text);
+        }
+    }
+
+    #[test]
     fn endless_recursion_ends() {
         let functions = cranelift_reader::parse_functions(
             "function %f() -> i32 system_v {\n    fn0 = %f() -> i32 system_v\nblock0:\n    v1 = call fn0()\n    v2 = iadd v1, v1\n    return v2\n}",

@@ -50,8 +50,8 @@ impl Gen<'_, '_, '_> {
         (later > 0).then(|| self.index + 1 + self.c.below(later))
     }
 
-    /// An address for a parameter of the region; the slot it is in.
-    fn argument(&mut self, region: u32) -> (Value, Option<StackSlot>) {
+    /// An address for a parameter of the region; the slot it is in. Only `b` may be unaligned.
+    fn argument(&mut self, region: u32, is_b: bool) -> (Value, Option<StackSlot>) {
         let slots: Vec<Place> = self
             .places
             .iter()
@@ -69,7 +69,7 @@ impl Gen<'_, '_, '_> {
             return (self.moved(place.base, place.low), Some(slot));
         }
         match (region, self.c.below(2)) {
-            (MAIN, 0) => (self.params.b, None),
+            (MAIN, 0) if is_b => (self.params.b, None),
             (MAIN, _) => (self.params.a, None),
             _ => (self.params.c, None),
         }
@@ -78,9 +78,9 @@ impl Gen<'_, '_, '_> {
     /// Arguments for a call of one of the case's functions, and a slot among them.
     fn arguments(&mut self) -> (Vec<Value>, Option<StackSlot>) {
         let ((a, slot), (b, _), (c, _)) = (
-            self.argument(MAIN),
-            self.argument(MAIN),
-            self.argument(OTHER),
+            self.argument(MAIN, false),
+            self.argument(MAIN, true),
+            self.argument(OTHER, false),
         );
         let t = match self.pointer_slots.first() {
             Some(&slot) if self.c.percent(50) => self.b.ins().stack_addr(types::I64, slot, 0),
@@ -101,6 +101,8 @@ impl Gen<'_, '_, '_> {
     }
 
     fn map_slot(&mut self, call: Inst, slot: Option<StackSlot>) {
+        // One that no argument gives away, too: then the map alone names it.
+        let slot = slot.or_else(|| self.own_slot());
         if let Some(slot) = slot
             && self.c.percent(30)
         {
@@ -112,6 +114,21 @@ impl Gen<'_, '_, '_> {
             };
             self.b.func.dfg.append_user_stack_map_entry(call, entry);
         }
+    }
+
+    /// A slot that can be in a stack map.
+    fn own_slot(&mut self) -> Option<StackSlot> {
+        let slots: Vec<StackSlot> = self
+            .places
+            .iter()
+            .filter(|place| place.holds(16))
+            .filter_map(|place| match place.space {
+                Space::Slot(slot, _) => Some(slot),
+                _ => None,
+            })
+            .filter(|&slot| self.b.func.sized_stack_slots[slot].align_shift >= 3)
+            .collect();
+        (!slots.is_empty()).then(|| self.c.pick(&slots))
     }
 
     pub(crate) fn call(&mut self) {
@@ -205,9 +222,7 @@ impl Gen<'_, '_, '_> {
             &self.world.signatures[self.index],
             &self.world.signatures[callee],
         );
-        let fits = own.call_conv == CallConv::Tail
-            && other.call_conv == CallConv::Tail
-            && own.returns == other.returns;
+        let fits = own.call_conv == CallConv::Tail && own == other;
         if !fits {
             return;
         }

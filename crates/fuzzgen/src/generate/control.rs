@@ -40,7 +40,7 @@ const LARGE: [(usize, Statement); 15] = [
     (3, |g| g.guarded_access()),
     (8, |g| g.call()),
     (2, |g| g.try_call()),
-    (2, |g| g.tail_call()),
+    (6, |g| g.tail_call()),
     (2, |g| g.recursion()),
     (6, |g| g.set_variable()),
     (1, |g| g.debugtrap()),

@@ -81,7 +81,12 @@ pub(crate) enum Tagging {
 impl World {
     fn new(choices: &mut Choices<'_, '_>, config: &Config) -> World {
         let count = 1 + choices.below(config.functions_max);
-        let signatures = (0..count).map(|_| signature(choices)).collect();
+        let mut signatures: Vec<Signature> = (0..count).map(|_| signature(choices)).collect();
+        // Tail calls need the same signature.
+        if choices.percent(25) {
+            signatures[0].call_conv = CallConv::Tail;
+            signatures = vec![signatures[0].clone(); count];
+        }
         World {
             signatures,
             big_endian: config.big_endian,

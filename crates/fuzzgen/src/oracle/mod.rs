@@ -2,6 +2,7 @@
 
 mod clobbers;
 mod execution;
+mod interpretation;
 mod permutation;
 mod stability;
 
@@ -15,6 +16,7 @@ use cranelift_memopt::{Optimizer, Options, Report};
 
 pub use clobbers::{check_clobbers, check_form};
 pub use execution::check_execution;
+pub use interpretation::check_interpretation;
 pub use permutation::{check_permutations, permuted};
 pub use stability::{check_second_run, check_worse_paths};
 
@@ -30,6 +32,8 @@ pub enum Oracle {
     Optimizer,
     /// Results, trap and memory are those of the original.
     Execution,
+    /// Results and trap are those of the original in Cranelift's interpreter.
+    Interpretation,
     /// MemorySSA is well-formed.
     Form,
     /// The walker's answers are those of a search over all ways up.
@@ -48,6 +52,7 @@ impl fmt::Display for Oracle {
             Oracle::Generator => "generator",
             Oracle::Optimizer => "optimizer",
             Oracle::Execution => "execution",
+            Oracle::Interpretation => "interpretation",
             Oracle::Form => "form",
             Oracle::Clobbers => "clobbers",
             Oracle::SecondRun => "second-run",
@@ -129,6 +134,18 @@ impl Setup {
     }
 }
 
+/// Optimizes each function once more, in another form. That the rewrites are right is checked where
+/// the functions were optimized first.
+///
+/// # Errors
+/// As [`optimize_all`].
+pub(crate) fn optimize_unchecked(function: &Function, setup: &Setup) -> Result<Function, Finding> {
+    let mut setup = setup.clone();
+    setup.options.check = false;
+    let mut optimized = optimize_all(std::slice::from_ref(function), &setup)?;
+    Ok(optimized.remove(0).0)
+}
+
 /// Optimizes each function.
 ///
 /// # Errors
@@ -176,6 +193,9 @@ pub fn check_all(case: &Case, setup: &Setup, tally: &mut Tally) -> Vec<Finding> 
     ask(Oracle::Execution, &mut || {
         check_execution(case, &after, setup, tally)
     });
+    ask(Oracle::Interpretation, &mut || {
+        check_interpretation(case, &after, tally)
+    });
     for (before, after) in case.functions.iter().zip(&after) {
         ask(Oracle::Form, &mut || check_form(before, setup));
         ask(Oracle::Form, &mut || check_form(after, setup));
@@ -190,7 +210,7 @@ pub fn check_all(case: &Case, setup: &Setup, tally: &mut Tally) -> Vec<Finding> 
         });
         if !case.mixed_tags {
             ask(Oracle::WorsePath, &mut || {
-                check_worse_paths(before, after, setup)
+                check_worse_paths(before, after, setup, tally)
             });
         }
     }

@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::Function;
 
 use super::stability::count_ops;
-use super::{Finding, Oracle, Setup, optimize_all};
+use super::{Finding, Oracle, Setup, optimize_unchecked};
 
 /// The function with other numbers for its values and blocks, and its blocks, the first aside, laid
 /// out in reverse.
@@ -89,8 +89,8 @@ pub fn check_permutations(
     setup: &Setup,
 ) -> Result<(), Finding> {
     let other = permuted(original);
-    let other = &optimize_all(std::slice::from_ref(&other), setup)?[0].0;
-    let (one, two) = (count_ops(optimized), count_ops(other));
+    let other = optimize_unchecked(&other, setup)?;
+    let (one, two) = (count_ops(optimized), count_ops(&other));
     if one == two {
         return Ok(());
     }
