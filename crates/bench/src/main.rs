@@ -10,6 +10,11 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+const TARGET: &str = "x86_64";
+const ROUNDS: u32 = 7;
+const ACCESSES_MAX: u32 = 1 << 20;
+const OPERATIONS_MAX: u32 = 100_000;
+
 /// Benchmarks of cranelift-memopt.
 #[derive(Parser)]
 #[command(name = "clif-memopt-bench", version)]
@@ -20,6 +25,13 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// All of the below, at their default sizes.
+    #[command(after_help = "Example:\n  clif-memopt-bench all examples/clif")]
+    All {
+        /// CLIF files and folders of them.
+        #[arg(required = true)]
+        paths: Vec<PathBuf>,
+    },
     /// The optimizer's time as a ratio of Cranelift's compile time at opt_level=speed.
     #[command(after_help = "Example:\n  clif-memopt-bench compile examples/clif --rounds 9")]
     Compile {
@@ -27,17 +39,17 @@ enum Command {
         #[arg(required = true)]
         paths: Vec<PathBuf>,
         /// Target to compile for.
-        #[arg(long, default_value = "x86_64")]
+        #[arg(long, default_value = TARGET)]
         target: String,
         /// How often each function is compiled on each side; the fastest time counts.
-        #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+        #[arg(long, default_value_t = ROUNDS, value_parser = clap::value_parser!(u32).range(1..))]
         rounds: u32,
     },
     /// Time per access of building MemorySSA and of walking to every clobber, as functions grow.
     #[command(after_help = "Example:\n  clif-memopt-bench memssa --max 1048576")]
     Memssa {
         /// The largest number of accesses; sizes double up to it.
-        #[arg(long, default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1024..))]
+        #[arg(long, default_value_t = ACCESSES_MAX, value_parser = clap::value_parser!(u32).range(1024..))]
         max: u32,
     },
     /// Time per memory operation of the whole optimizer on adversarial functions, as they grow, in a
@@ -45,13 +57,16 @@ enum Command {
     #[command(after_help = "Example:\n  clif-memopt-bench worst --max 100000")]
     Worst {
         /// The largest number of memory operations; sizes double up to it.
-        #[arg(long, default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(3125..))]
+        #[arg(long, default_value_t = OPERATIONS_MAX, value_parser = clap::value_parser!(u32).range(3125..))]
         max: u32,
     },
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::All { paths } => compile::run(&paths, TARGET, ROUNDS)
+            .and_then(|()| memssa::run(ACCESSES_MAX))
+            .and_then(|()| worst::run(OPERATIONS_MAX)),
         Command::Compile {
             paths,
             target,
