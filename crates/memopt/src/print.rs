@@ -79,7 +79,7 @@ pub fn memssa_dot(
 }
 
 /// Cranelift's own text, but for what it leaves out.
-struct ClifWriter;
+pub(crate) struct ClifWriter;
 
 impl FuncWriter for ClifWriter {
     fn write_block_header(
@@ -154,7 +154,7 @@ impl FuncWriter for EffectsWriter {
         if effects.any() {
             writeln!(w, "{:indent$}; {effects}", "")?;
         }
-        PlainWriter.write_instruction(w, func, aliases, inst, indent)
+        ClifWriter.write_instruction(w, func, aliases, inst, indent)
     }
 }
 

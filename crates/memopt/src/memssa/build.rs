@@ -57,7 +57,7 @@ struct LastDefs {
     of_shared: Stamped,
     /// The last phi.
     phi: Stamped,
-    undo: Vec<(Option<Class>, Stamped)>,
+    undo: Vec<(Class, Stamped)>,
     undo_wide: Vec<[Stamped; 3]>,
     time: u32,
 }
@@ -102,7 +102,7 @@ impl LastDefs {
             self.of_all = stamped;
         }
         if kind != ClassKind::Rest {
-            self.undo.push((Some(class), self.of_class[class]));
+            self.undo.push((class, self.of_class[class]));
             self.of_class[class] = stamped;
         }
     }
@@ -114,7 +114,7 @@ impl LastDefs {
 
     fn undo_to(&mut self, mark: usize) {
         while self.undo.len() > mark {
-            if let Some((Some(class), stamped)) = self.undo.pop() {
+            if let Some((class, stamped)) = self.undo.pop() {
                 self.of_class[class] = stamped;
             }
         }

@@ -9,6 +9,7 @@ use cranelift_codegen::write::{FuncWriter, PlainWriter, decorate_function};
 use super::walk::{WalkContext, Walker};
 use super::{AccessKind, MemoryAccess, MemorySsa};
 use crate::flow::Flow;
+use crate::print::ClifWriter;
 use crate::view::{Entry, View};
 
 /// What is added to the plain form.
@@ -135,7 +136,7 @@ impl FuncWriter for Writer<'_> {
             self.write_access(w, entry, access)?;
             writeln!(w)?;
         }
-        PlainWriter.write_instruction(w, func, aliases, inst, indent)
+        ClifWriter.write_instruction(w, func, aliases, inst, indent)
     }
 }
 
