@@ -137,7 +137,9 @@ impl Run<'_> {
                 self.verify_function(Pass::Sroa)?;
             }
             if let Some(before) = &before {
-                check_promotion(before, self.func, self.isa.endianness(), &promotion)
+                let outside = self.outside(before);
+                let order = self.isa.endianness();
+                check_promotion(before, self.func, order, &outside, &promotion)
                     .map_err(|message| Error::Unproven { message })?;
             }
             if !round.again {
@@ -223,19 +225,21 @@ impl Run<'_> {
         })
     }
 
+    /// Which regions change from outside.
+    fn outside(&self, func: &Function) -> Vec<bool> {
+        let regions = func.dfg.alias_regions.iter();
+        let is_outside = |region| {
+            let mut names = self.options.outside_regions.iter();
+            names.any(|name| name.matches(region))
+        };
+        regions.map(|(_, region)| is_outside(region)).collect()
+    }
+
     fn check(&self) -> Result<(), Error> {
         let Some(original) = &self.original else {
             return Ok(());
         };
-        let outside: Vec<bool> = original
-            .dfg
-            .alias_regions
-            .iter()
-            .map(|(_, region)| {
-                let mut names = self.options.outside_regions.iter();
-                names.any(|name| name.matches(region))
-            })
-            .collect();
+        let outside = self.outside(original);
         let claims = Claims {
             certificates: &self.certificates,
             endianness: self.isa.endianness(),
