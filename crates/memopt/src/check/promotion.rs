@@ -17,6 +17,8 @@
 //! - *Memory functions* that went are done byte by byte by what stands in their place: loads and
 //!   stores that cannot trap, calls for the bytes that are in memory at both sides.
 
+use std::collections::VecDeque;
+
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::ir::{
     Block, BlockArg, Endianness, Function, Inst, InstructionData, MemFlagsData, Opcode, StackSlot,
@@ -87,14 +89,6 @@ enum Action {
         inst: Inst,
         from: Vec<usize>,
     },
-}
-
-/// An instruction that stands for a part of a memory function that went.
-#[derive(Debug)]
-enum Part {
-    Load(Inst),
-    Store(Inst),
-    Call(Inst),
 }
 
 struct Promoted<'a> {
@@ -653,12 +647,18 @@ impl<'a> Promoted<'a> {
         let reachable =
             self.before.layout.entry_block() == Some(block) || !self.preds[block].is_empty();
         let mut actions = Vec::new();
-        let mut parts = Vec::new();
+        let mut parts = VecDeque::new();
         let mut rest = self.after.layout.block_insts(block).peekable();
         for inst in self.before.layout.block_insts(block) {
             while let Some(new) = rest.next_if(|&next| self.is_new(next)) {
                 self.ensure_defined(new)?;
-                parts.extend(self.part(new)?);
+                if self.is_part(new)? {
+                    parts.push_back(new);
+                }
+            }
+            let is_kept = rest.peek() == Some(&inst);
+            if is_kept && !parts.is_empty() {
+                return Err(format!("new accesses stand before {}", self.text(inst)));
             }
             if rest.next_if_eq(&inst).is_some() {
                 self.ensure_defined(inst)?;
@@ -668,9 +668,6 @@ impl<'a> Promoted<'a> {
             } else {
                 self.walk_removed(inst, &mut parts, &mut actions)
                     .map_err(|what| format!("{}: {what}", self.text(inst)))?;
-            }
-            if !parts.is_empty() {
-                return Err(format!("new accesses stand before {}", self.text(inst)));
             }
         }
         if rest.next().is_some() {
@@ -694,17 +691,16 @@ impl<'a> Promoted<'a> {
         }
     }
 
-    /// What a new instruction stands for; none if it has no effects.
-    fn part(&self, inst: Inst) -> Result<Option<Part>, String> {
+    /// Whether a new instruction has effects, and so must be a part of a memory function that went.
+    fn is_part(&self, inst: Inst) -> Result<bool, String> {
         let effects = Effects::of(self.after, inst);
         let opcode = self.after.dfg.insts[inst].opcode();
-        let plain = |flags: Option<MemFlagsData>| flags == Some(MemFlagsData::new().with_notrap());
         let flags = self.after.dfg.insts[inst].memflags_data(&self.after.dfg);
+        let is_plain = flags == Some(MemFlagsData::new().with_notrap());
         match opcode {
-            Opcode::Load if plain(flags) => Ok(Some(Part::Load(inst))),
-            Opcode::Store if plain(flags) => Ok(Some(Part::Store(inst))),
-            Opcode::Call => Ok(Some(Part::Call(inst))),
-            _ if !effects.any() && !opcode.can_trap() && !opcode.is_terminator() => Ok(None),
+            Opcode::Load | Opcode::Store if is_plain => Ok(true),
+            Opcode::Call => Ok(true),
+            _ if !effects.any() && !opcode.can_trap() && !opcode.is_terminator() => Ok(false),
             _ => Err(format!("{inst} is new and has effects")),
         }
     }
@@ -798,7 +794,7 @@ impl<'a> Promoted<'a> {
     fn walk_removed(
         &self,
         inst: Inst,
-        parts: &mut Vec<Part>,
+        parts: &mut VecDeque<Inst>,
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
         let dfg = &self.before.dfg;
@@ -828,8 +824,16 @@ impl<'a> Promoted<'a> {
             }
             _ => match memory_function(self.before, inst) {
                 Some(function) => {
-                    let parts = std::mem::take(parts);
-                    self.walk_memory_function(inst, function, &parts, actions)
+                    let calls = &self.promotion.calls;
+                    let claimed = calls.iter().find(|(call, _)| *call == inst);
+                    let claimed = claimed.map_or(&[][..], |(_, parts)| &parts[..]);
+                    for &part in claimed {
+                        if parts.pop_front() != Some(part) {
+                            return Err(format!("{part} does not stand in its place"));
+                        }
+                    }
+                    let parts = claimed;
+                    self.walk_memory_function(inst, function, parts, actions)
                 }
                 None => Err("went, and no claim says so".to_string()),
             },
@@ -866,7 +870,7 @@ impl<'a> Promoted<'a> {
         &self,
         inst: Inst,
         function: MemoryFunction,
-        parts: &[Part],
+        parts: &[Inst],
         actions: &mut Vec<Action>,
     ) -> Result<(), String> {
         let (to, from, length) = match function {
@@ -891,9 +895,9 @@ impl<'a> Promoted<'a> {
         let mut loaded: Vec<Byte> = vec![Byte::Unknown; length];
         let mut stored: Vec<Option<Byte>> = vec![None; length];
         let mut called = vec![false; length];
-        for part in parts {
-            match *part {
-                Part::Load(part) => {
+        for &part in parts {
+            match self.after.dfg.insts[part].opcode() {
+                Opcode::Load => {
                     let result = self.after.dfg.first_result(part);
                     let ty = self.after.dfg.value_type(result);
                     let from = from.ok_or("a load is new")?;
@@ -902,7 +906,7 @@ impl<'a> Promoted<'a> {
                     let bytes = in_memory(&bytes, ty, self.endianness);
                     loaded[start..start + bytes.len()].copy_from_slice(&bytes);
                 }
-                Part::Store(part) => {
+                Opcode::Store => {
                     let value = self.after.dfg.inst_args(part)[0];
                     let ty = self.after.dfg.value_type(value);
                     let start = self.start_within(part, to, ty, length)?;
@@ -911,7 +915,7 @@ impl<'a> Promoted<'a> {
                         stored[start + index] = Some(byte);
                     }
                 }
-                Part::Call(part) => {
+                _ => {
                     let (start, count) = self.call_within(inst, part, function, length)?;
                     called[start..start + count].fill(true);
                 }
