@@ -9,7 +9,8 @@ use cranelift_codegen::dominator_tree::DominatorTree;
 use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::flowgraph::ControlFlowGraph;
 use cranelift_codegen::ir::{
-    Block, Function, Inst, InstructionData, Opcode, StackSlot, Value, ValueDef,
+    Block, ExternalName, Function, Inst, InstructionData, LibCall, Opcode, StackSlot, Value,
+    ValueDef,
 };
 use cranelift_codegen::isa::TargetIsa;
 
@@ -115,16 +116,43 @@ pub fn compile(func: &Function, isa: &dyn TargetIsa) -> anyhow::Result<Compiled>
 ///
 /// A load whose value is not used counts: Cranelift's lowering keeps every load that its optimizer
 /// left in the block, `notrap` or not.
+///
+/// A call of a memory function counts as [`CALL_OPS`] and what it does to words of 8 bytes, if it is
+/// told how many: otherwise taking its work over would look like more.
 pub fn memory_ops(func: &Function) -> SecondaryMap<Block, u32> {
     let mut ops = SecondaryMap::new();
     for block in reachable_blocks(func) {
         ops[block] = func
             .layout
             .block_insts(block)
-            .filter(|&inst| is_memory_op(func.dfg.insts[inst].opcode()))
-            .count() as u32;
+            .map(|inst| ops_of(func, inst))
+            .sum();
     }
     ops
+}
+
+/// The memory operations that a call costs besides what the callee does: the return address, and
+/// values kept over it.
+const CALL_OPS: u32 = 4;
+
+fn ops_of(func: &Function, inst: Inst) -> u32 {
+    let dfg = &func.dfg;
+    let InstructionData::Call { func_ref, .. } = dfg.insts[inst] else {
+        return u32::from(is_memory_op(dfg.insts[inst].opcode()));
+    };
+    let ops_a_word = match dfg.ext_funcs[func_ref].name {
+        ExternalName::LibCall(LibCall::Memcpy | LibCall::Memmove) => 2,
+        ExternalName::LibCall(LibCall::Memset) => 1,
+        _ => return 0,
+    };
+    let length = dfg.inst_args(inst).get(2).and_then(|&length| {
+        let def = dfg.value_def(dfg.resolve_aliases(length)).inst()?;
+        match dfg.insts[def] {
+            InstructionData::UnaryImm { imm, .. } => u32::try_from(imm.bits()).ok(),
+            _ => None,
+        }
+    });
+    CALL_OPS + ops_a_word * length.unwrap_or(0).div_ceil(8)
 }
 
 fn is_memory_op(opcode: Opcode) -> bool {

@@ -438,6 +438,7 @@ impl<'a> Promoted<'a> {
         );
         if let (Some(a), Some(b)) = slots
             && a == b
+            && known != Some(0)
             && self.cells.contains_key(&a)
         {
             return Err("copies within a slot with cells".to_string());

@@ -194,7 +194,7 @@ impl Builder<'_, '_> {
         let shift = self.shift(start, width, ty.bytes());
         let narrow = int_of_bytes(width);
         let int = self.int_of(value);
-        if self.joined.pieces.contains_key(&int) {
+        if int != value && self.joined.pieces.contains_key(&int) {
             return self.part(int, start, width);
         }
         if let Some(number) = constant_of(self.func(), int) {

@@ -368,13 +368,13 @@ impl Uses {
         }
         let is_set = matches!(function, MemoryFunction::Set { .. });
         let length = constant_of(func, length);
-        if length == Some(0) {
-            return;
-        }
         // The call returns its first argument.
         let returned = func.dfg.inst_results(inst).first().copied();
         if let Some(result) = returned {
             self.pointers[result] = to;
+        }
+        if length == Some(0) {
+            return;
         }
         let place_of = |pointer: Option<Pointer>, length: i64| -> Option<Place> {
             let pointer = pointer?;
