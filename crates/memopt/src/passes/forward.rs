@@ -25,6 +25,8 @@
 //!   or hoisted above a loop, on paths that had no such access.
 //! - L8: no store that may trap stores the load's value back to where it comes from, if the value
 //!   would need a conversion. Cranelift drops such a store if it sees the load, and could not here.
+//!   Of several loads that are equal, the first stays, and the others take its value: Cranelift
+//!   would have dropped the stores of all of them.
 //! - L9: the flags that the source may keep fit into the function's table.
 //!
 //! # Needs / keeps
@@ -35,7 +37,7 @@
 //! # Cost
 //!
 //! One hash of an address a load or store; a walk only for loads whose bytes were named before.
-//! At most [`CANDIDATES_MAX`] sources are tried for a load. Walks draw on the budget.
+//! At most [`CANDIDATES_MAX`] sources and leaders are tried for a load. Walks draw on the budget.
 //!
 //! # Order
 //!
@@ -54,6 +56,7 @@
 
 use cranelift_codegen::ir::{Block, Inst, Opcode, Value};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
@@ -93,6 +96,9 @@ struct Candidate {
     key: Key,
     /// The candidate of the same bytes before this one.
     before: Option<u32>,
+    /// The place in the plan of a load that is to be replaced. It leads equal loads below it, and is
+    /// no source.
+    leads: Option<usize>,
 }
 
 /// What is to be done: a load, and where its value comes from.
@@ -102,6 +108,9 @@ struct Replacement {
     source: Entry,
     value: Value,
     conversion: Conversion,
+    /// The first of the loads that are equal to this one and need a conversion, if it is not this one.
+    leader: Option<usize>,
+    called_off: bool,
 }
 
 /// Why a load stays.
@@ -130,8 +139,7 @@ enum Step {
 pub(crate) struct Forward {
     latest: FxHashMap<Key, u32>,
     candidates: Vec<Candidate>,
-    /// None for a replacement that was called off.
-    plan: Vec<Option<Replacement>>,
+    plan: Vec<Replacement>,
     /// Replaced loads that need a conversion, by their result, with their place in the plan.
     converted: FxHashMap<Value, usize>,
     steps: Vec<Step>,
@@ -176,7 +184,7 @@ impl Forward {
                 Access::Load => self.visit_load(cx, entry),
                 Access::Store if !data.fixed => {
                     self.call_off_if_stored_back(cx, entry);
-                    self.add_candidate(cx, entry);
+                    self.add_candidate(cx, entry, None);
                 }
                 Access::Store | Access::Atomic { .. } | Access::None => {}
             }
@@ -197,23 +205,30 @@ impl Forward {
     }
 
     fn visit_load(&mut self, cx: &mut PassContext<'_>, load: Entry) {
-        match self.plan_load(cx, load) {
-            Ok(replacement) => {
-                let inst = cx.view.entry(load).inst;
-                let result = cx.func.dfg.first_result(inst);
-                if replacement.conversion.steps.is_empty() {
-                    // Addresses made of the result are those made of the value.
-                    cx.view
-                        .set_equal(cx.func, cx.flow, result, replacement.value);
-                } else {
+        let mut leaders = SmallVec::new();
+        match self.plan_load(cx, load, &mut leaders) {
+            Ok(mut replacement) => {
+                let result = result_of(cx, load);
+                let mut equal = Some(replacement.value);
+                if !replacement.conversion.steps.is_empty() {
+                    let leader = self.leader_of(cx, load, &leaders);
+                    replacement.leader = leader;
+                    equal = leader.map(|place| result_of(cx, self.plan[place].load));
                     self.converted.insert(result, self.plan.len());
+                    if leader.is_none() && leaders.len() < CANDIDATES_MAX {
+                        self.add_candidate(cx, load, Some(self.plan.len()));
+                    }
                 }
-                self.plan.push(Some(replacement));
+                if let Some(equal) = equal {
+                    // Addresses made of the result are those made of the value.
+                    cx.view.set_equal(cx.func, cx.flow, result, equal);
+                }
+                self.plan.push(replacement);
             }
             Err(kept) => {
                 note_kept(cx, load, kept);
                 if kept != Kept::Fixed {
-                    self.add_candidate(cx, load);
+                    self.add_candidate(cx, load, None);
                 }
             }
         }
@@ -232,30 +247,49 @@ impl Forward {
         let Some(&place) = self.converted.get(&value) else {
             return;
         };
-        let Some(load) = self.plan[place]
-            .as_ref()
-            .map(|replacement| replacement.load)
-        else {
+        let first = self.plan[place].leader.unwrap_or(place);
+        let leader = &mut self.plan[first];
+        if leader.called_off {
             return;
-        };
+        }
         let to = cx.view.location(cx.func, cx.flow, store);
-        let from = cx.view.location(cx.func, cx.flow, load);
+        let from = cx.view.location(cx.func, cx.flow, leader.load);
         if Key::of(&to) == Key::of(&from) {
-            self.plan[place] = None;
-            note_kept(cx, load, Kept::StoredBack(store_inst));
+            leader.called_off = true;
+            note_kept(cx, leader.load, Kept::StoredBack(store_inst));
         }
     }
 
-    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry) {
+    /// The place in the plan of the first of `leaders` that loads what `load` does.
+    fn leader_of(&self, cx: &mut PassContext<'_>, load: Entry, leaders: &[usize]) -> Option<usize> {
+        let location = cx.view.location(cx.func, cx.flow, load);
+        leaders.iter().copied().find(|&place| {
+            let planned = plan_from(cx, load, &location, self.plan[place].load);
+            planned.is_ok_and(|planned| planned.conversion.steps.is_empty())
+        })
+    }
+
+    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry, leads: Option<usize>) {
         let location = cx.view.location(cx.func, cx.flow, entry);
         let Some(key) = Key::of(&location) else {
             return;
         };
         let before = self.latest.insert(key, self.candidates.len() as u32);
-        self.candidates.push(Candidate { entry, key, before });
+        self.candidates.push(Candidate {
+            entry,
+            key,
+            before,
+            leads,
+        });
     }
 
-    fn plan_load(&self, cx: &mut PassContext<'_>, load: Entry) -> Result<Replacement, Kept> {
+    /// Finds a source for the load; `leaders` gets the places in the plan of those met on the way.
+    fn plan_load(
+        &self,
+        cx: &mut PassContext<'_>,
+        load: Entry,
+        leaders: &mut SmallVec<[usize; CANDIDATES_MAX]>,
+    ) -> Result<Replacement, Kept> {
         // L1
         if cx.view.entry(load).fixed {
             return Err(Kept::Fixed);
@@ -264,10 +298,17 @@ impl Forward {
         let location = cx.view.location(cx.func, cx.flow, load);
         let mut next = Key::of(&location).and_then(|key| self.latest.get(&key).copied());
         let mut kept = Kept::NoSource;
-        for _ in 0..CANDIDATES_MAX {
-            let Some(index) = next else { break };
+        let mut tried = 0;
+        while let Some(index) = next
+            && tried < CANDIDATES_MAX
+        {
             let candidate = self.candidates[index as usize];
             next = candidate.before;
+            if let Some(place) = candidate.leads {
+                leaders.push(place);
+                continue;
+            }
+            tried += 1;
             match plan_from(cx, load, &location, candidate.entry) {
                 Ok(replacement) => return Ok(replacement),
                 Err(reason) => kept = reason,
@@ -278,18 +319,29 @@ impl Forward {
 
     fn apply(&mut self, cx: &mut PassContext<'_>) -> bool {
         let mut changed = false;
-        for replacement in self.plan.drain(..).flatten() {
-            let Replacement {
-                load,
-                source,
-                value,
-                conversion,
-            } = replacement;
+        for place in 0..self.plan.len() {
+            let replacement = &self.plan[place];
+            if replacement.called_off {
+                continue;
+            }
+            let leader = replacement.leader.map(|place| &self.plan[place]);
+            let load = replacement.load;
+            let (source, value, conversion) = match leader {
+                Some(leader) if leader.called_off => {
+                    let value = result_of(cx, leader.load);
+                    (leader.load, value, &Conversion::default())
+                }
+                _ => (
+                    replacement.source,
+                    replacement.value,
+                    &replacement.conversion,
+                ),
+            };
             let inst = cx.view.entry(load).inst;
             let source_inst = cx.view.entry(source).inst;
             let reason = "takes the value of";
             let outcome = cx.remove(Pass::Forward, inst, reason, Some(source_inst), |rewriter| {
-                rewriter.replace_load(load, source, value, &conversion)
+                rewriter.replace_load(load, source, value, conversion)
             });
             match outcome {
                 Outcome::Done => {
@@ -358,6 +410,8 @@ fn plan_from(
         source,
         value,
         conversion,
+        leader: None,
+        called_off: false,
     })
 }
 
@@ -374,6 +428,10 @@ fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_st
     }
     let above = walker.clobber_of(&mut walk, source);
     above.is_some_and(|above| above.access == clobber.access) || planted(Fault::MemoryVersion)
+}
+
+fn result_of(cx: &PassContext<'_>, load: Entry) -> Value {
+    cx.func.dfg.first_result(cx.view.entry(load).inst)
 }
 
 /// L7: whether Cranelift treats the load as a pure value, which it places where it is needed.
