@@ -14,9 +14,10 @@
 //! - L1: the load is not fixed: not in an outside region, not out of its slot's bounds.
 //! - L2: the source dominates the load and names the same bytes, by the same address.
 //! - L3: nothing between the source and the load may change the bytes, on any path: the source is
-//!   the clobber of the load, or is a load with the same clobber. Calls, fences and atomics count
-//!   as changing all but private slots, so they also keep pages accessible as they were: the load
-//!   cannot trap where the source did not.
+//!   the clobber of the load, or is a load below it. Calls, fences and atomics count as changing
+//!   all but private slots, so they also keep pages accessible as they were: the load cannot trap
+//!   where the source did not. The bytes of a readonly load never change: one that cannot trap takes
+//!   its value, readonly or not.
 //! - L4: the two do not have different regions.
 //! - L5: the two have the same byte order, or one byte.
 //! - L6: the values differ by a bit-exact conversion of the same width.
@@ -27,7 +28,9 @@
 //!   would need a conversion. Cranelift drops such a store if it sees the load, and could not here.
 //!   Of several loads that are equal, the first stays, and the others take its value: Cranelift
 //!   would have dropped the stores of all of them.
-//! - L9: the flags that the source may keep fit into the function's table.
+//! - L9: no later load that may trap finds this one its only source. A readonly load takes its value
+//!   across what that load may not; Cranelift would find the two equal.
+//! - L10: the flags that the source may keep fit into the function's table.
 //!
 //! # Needs / keeps
 //!
@@ -63,6 +66,7 @@ use crate::alias::{Alias, Instance, alias};
 use crate::convert::{Conversion, plan_conversion};
 use crate::effects::Access;
 use crate::faults::{Fault, planted};
+use crate::memssa::AccessKind;
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
@@ -97,7 +101,7 @@ struct Candidate {
     /// The candidate of the same bytes before this one.
     before: Option<u32>,
     /// The place in the plan of a load that is to be replaced. It leads equal loads below it, and is
-    /// no source.
+    /// a source only to those that have no other.
     leads: Option<usize>,
 }
 
@@ -124,6 +128,7 @@ enum Kept {
     Type(Inst),
     MovableSource(Inst),
     StoredBack(Inst),
+    Needed(Inst),
 }
 
 /// A step of the visit of the dominator tree.
@@ -206,25 +211,10 @@ impl Forward {
 
     fn visit_load(&mut self, cx: &mut PassContext<'_>, load: Entry) {
         let mut leaders = SmallVec::new();
-        match self.plan_load(cx, load, &mut leaders) {
-            Ok(mut replacement) => {
-                let result = result_of(cx, load);
-                let mut equal = Some(replacement.value);
-                if !replacement.conversion.steps.is_empty() {
-                    let leader = self.leader_of(cx, load, &leaders);
-                    replacement.leader = leader;
-                    equal = leader.map(|place| result_of(cx, self.plan[place].load));
-                    self.converted.insert(result, self.plan.len());
-                    if leader.is_none() && leaders.len() < CANDIDATES_MAX {
-                        self.add_candidate(cx, load, Some(self.plan.len()));
-                    }
-                }
-                if let Some(equal) = equal {
-                    // Addresses made of the result are those made of the value.
-                    cx.view.set_equal(cx.func, cx.flow, result, equal);
-                }
-                self.plan.push(replacement);
-            }
+        let planned = self.plan_load(cx, load, &mut leaders);
+        let planned = planned.or_else(|kept| self.keep_leader(cx, load, &leaders).ok_or(kept));
+        match planned {
+            Ok(replacement) => self.add_replacement(cx, replacement, &leaders),
             Err(kept) => {
                 note_kept(cx, load, kept);
                 if kept != Kept::Fixed {
@@ -232,6 +222,60 @@ impl Forward {
                 }
             }
         }
+    }
+
+    fn add_replacement(
+        &mut self,
+        cx: &mut PassContext<'_>,
+        mut replacement: Replacement,
+        leaders: &[u32],
+    ) {
+        let load = replacement.load;
+        let result = result_of(cx, load);
+        let converts = !replacement.conversion.steps.is_empty();
+        let mut equal = (!converts).then_some(replacement.value);
+        if converts {
+            replacement.leader = self.leader_of(cx, load, leaders).map(|(_, place)| place);
+            equal = replacement
+                .leader
+                .map(|place| result_of(cx, self.plan[place].load));
+            self.converted.insert(result, self.plan.len());
+        }
+        if let Some(equal) = equal {
+            // Addresses made of the result are those made of the value.
+            cx.view.set_equal(cx.func, cx.flow, result, equal);
+        }
+        let leads = replacement.leader.is_none() && (converts || is_readonly(cx, load));
+        if leads && leaders.len() < CANDIDATES_MAX {
+            self.add_candidate(cx, load, Some(self.plan.len()));
+        }
+        self.plan.push(replacement);
+    }
+
+    /// L9: calls off the replacement of a readonly load to take the value from it.
+    fn keep_leader(
+        &mut self,
+        cx: &mut PassContext<'_>,
+        load: Entry,
+        leaders: &[u32],
+    ) -> Option<Replacement> {
+        let (index, place) = self.leader_of(cx, load, leaders)?;
+        let leader = &mut self.plan[place];
+        if !leader.called_off {
+            leader.called_off = true;
+            let load_inst = cx.view.entry(load).inst;
+            note_kept(cx, leader.load, Kept::Needed(load_inst));
+        }
+        self.candidates[index as usize].leads = None;
+        let value = result_of(cx, leader.load);
+        Some(Replacement {
+            load,
+            source: leader.load,
+            value,
+            conversion: Conversion::default(),
+            leader: None,
+            called_off: false,
+        })
     }
 
     /// L8.
@@ -260,12 +304,20 @@ impl Forward {
         }
     }
 
-    /// The place in the plan of the first of `leaders` that loads what `load` does.
-    fn leader_of(&self, cx: &mut PassContext<'_>, load: Entry, leaders: &[usize]) -> Option<usize> {
+    /// The first of `leaders` that loads what `load` does, and its place in the plan.
+    fn leader_of(
+        &self,
+        cx: &mut PassContext<'_>,
+        load: Entry,
+        leaders: &[u32],
+    ) -> Option<(u32, usize)> {
         let location = cx.view.location(cx.func, cx.flow, load);
-        leaders.iter().copied().find(|&place| {
-            let planned = plan_from(cx, load, &location, self.plan[place].load);
-            planned.is_ok_and(|planned| planned.conversion.steps.is_empty())
+        leaders.iter().find_map(|&index| {
+            let candidate = self.candidates[index as usize];
+            let place = candidate.leads?;
+            let planned = plan_from(cx, load, &location, candidate.entry).ok()?;
+            let equal = planned.conversion.steps.is_empty();
+            equal.then_some((index, place))
         })
     }
 
@@ -283,12 +335,12 @@ impl Forward {
         });
     }
 
-    /// Finds a source for the load; `leaders` gets the places in the plan of those met on the way.
+    /// Finds a source for the load; `leaders` gets the leaders met on the way.
     fn plan_load(
         &self,
         cx: &mut PassContext<'_>,
         load: Entry,
-        leaders: &mut SmallVec<[usize; CANDIDATES_MAX]>,
+        leaders: &mut SmallVec<[u32; CANDIDATES_MAX]>,
     ) -> Result<Replacement, Kept> {
         // L1
         if cx.view.entry(load).fixed {
@@ -304,8 +356,8 @@ impl Forward {
         {
             let candidate = self.candidates[index as usize];
             next = candidate.before;
-            if let Some(place) = candidate.leads {
-                leaders.push(place);
+            if candidate.leads.is_some() {
+                leaders.push(index);
                 continue;
             }
             tried += 1;
@@ -352,7 +404,7 @@ impl Forward {
                     }
                 }
                 Outcome::OutOfFuel => {}
-                // L9
+                // L10
                 Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
             }
         }
@@ -415,9 +467,12 @@ fn plan_from(
     })
 }
 
-/// L3. Two dominating accesses with one clobber see the same memory: after the last time the
-/// clobber executes, the source executes before the load does, since it dominates it.
+/// L3. A load below the clobber of a load that it dominates sees the same memory: after the last time
+/// the clobber executes, the source executes before the load does.
 fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_store: bool) -> bool {
+    if !is_store && is_readonly(cx, source) && !cx.view.may_trap(load) {
+        return true;
+    }
     let (mut walk, walker) = cx.walk();
     let Some(clobber) = walker.clobber_of(&mut walk, load) else {
         return false;
@@ -426,8 +481,24 @@ fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_st
         return walk.ssa.access_of(source) == Some(clobber.access)
             && clobber.instance == Instance::Same;
     }
-    let above = walker.clobber_of(&mut walk, source);
-    above.is_some_and(|above| above.access == clobber.access) || planted(Fault::MemoryVersion)
+    let source = cx.view.entry(source);
+    let is_below = match cx.ssa.kind(clobber.access) {
+        AccessKind::LiveOnEntry => true,
+        AccessKind::Def(def) => {
+            let def = cx.view.entry(def).inst;
+            cx.flow.inst_dominates(cx.func, def, source.inst)
+        }
+        AccessKind::Phi(block) => cx.flow.dominates(block, source.block),
+        AccessKind::Use(_) => false,
+    };
+    is_below || planted(Fault::MemoryVersion)
+}
+
+/// Whether the access is a load of bytes that are never written.
+fn is_readonly(cx: &PassContext<'_>, entry: Entry) -> bool {
+    let data = cx.view.entry(entry);
+    let flags = data.bytes.map(|bytes| cx.view.flags(cx.func, &bytes));
+    data.effects.access == Access::Load && flags.is_some_and(|flags| flags.readonly())
 }
 
 fn result_of(cx: &PassContext<'_>, load: Entry) -> Value {
@@ -502,6 +573,11 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
             &mut stats.forward_kept_stored_back,
             "L8 stored back by",
             Some(store),
+        ),
+        Kept::Needed(load) => (
+            &mut stats.forward_kept_needed,
+            "L9 the only source of",
+            Some(load),
         ),
     };
     *counter += 1;
