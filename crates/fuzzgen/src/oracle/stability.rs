@@ -253,8 +253,9 @@ mod tests {
         let original = format!("store notrap v2, v0+8  {rest}");
         let tally = judge(&original, rest);
         assert_eq!(tally.as_deref(), Some("worse_path.but_for_mixed_tags"));
-        // One store more is worse with regions and without.
-        let worse = format!("store user2 v2, v0+16  {original}");
+        // More stores than that are worse with regions and without.
+        let more = "store v2, v0+16  store v2, v0+24  store v2, v0+32";
+        let worse = format!("{more}  {original}");
         assert_eq!(judge(&original, &worse), None);
     }
 
@@ -271,9 +272,9 @@ mod tests {
             )
         };
         let original = text("store notrap region0 v4, v1", "v5");
-        let tally = judge(&original, &text("", "v5"));
+        let tally = judge(&original, &text("nop", "v5"));
         assert_eq!(tally.as_deref(), Some("worse_path.but_for_stored_back"));
         // A store of another value does.
-        assert_eq!(judge(&original, &text("", "v6")), None);
+        assert_eq!(judge(&original, &text("nop", "v6")), None);
     }
 }
