@@ -41,7 +41,6 @@ counters! {
     forward_kept_endianness "forward.kept_endianness" "Loads kept: the source has another byte order.";
     forward_kept_movable_source "forward.kept_movable_source" "Loads kept: the source is a load that Cranelift places by need.";
     forward_kept_stored_back "forward.kept_stored_back" "Loads kept: a store that may trap stores the value back.";
-    forward_kept_needed "forward.kept_needed" "Loads kept: a later load has no other source.";
     forward_kept_flags "forward.kept_flags" "Loads kept: the function's table of flags is full.";
     dse_overwritten "dse.overwritten" "Stores removed: overwritten, or their slot dies, before anything observes them.";
     dse_already_there "dse.already_there" "Stores removed: memory held the value already.";

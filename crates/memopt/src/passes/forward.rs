@@ -574,8 +574,9 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
             "L8 stored back by",
             Some(store),
         ),
+        // What that load may not pass changes the bytes for all that is known.
         Kept::Needed(load) => (
-            &mut stats.forward_kept_needed,
+            &mut stats.forward_kept_clobbered,
             "L9 the only source of",
             Some(load),
         ),
