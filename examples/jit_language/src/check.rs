@@ -12,11 +12,7 @@ pub(crate) fn check(program: &ast::Program) -> Result<Program> {
     let mut checker = Checker {
         types: Types::new(),
         consts: HashMap::new(),
-        named_types: HashMap::from([
-            ("i64", Type::I64),
-            ("f64", Type::F64),
-            ("bool", Type::BOOL),
-        ]),
+        named_types: HashMap::from([("i64", Type::I64), ("f64", Type::F64), ("bool", Type::BOOL)]),
         functions: HashMap::new(),
         signatures: Vec::new(),
     };
@@ -88,10 +84,7 @@ impl<'a> Checker<'a> {
                 );
             }
             if item.fields.is_empty() {
-                return err(
-                    name.at,
-                    format!("the struct `{}` has no fields", name.text),
-                );
+                return err(name.at, format!("the struct `{}` has no fields", name.text));
             }
             let mut fields: Vec<(String, Type)> = Vec::new();
             for (field, ty) in &item.fields {
@@ -164,7 +157,9 @@ impl<'a> Checker<'a> {
                 Some(&known) => Ok(known),
                 None => err(
                     ty.at,
-                    format!("unknown type `{name}` (a struct is declared above those that hold it)"),
+                    format!(
+                        "unknown type `{name}` (a struct is declared above those that hold it)"
+                    ),
                 ),
             },
             TypeExprKind::Array(element, length) => {
@@ -521,10 +516,7 @@ impl Body<'_, '_> {
                     (&ExprKind::Int(left), &ExprKind::Int(right)) => {
                         (fold(*op, left, right, at)?, ty)
                     }
-                    _ => (
-                        ExprKind::Binary(*op, Box::new(left), Box::new(right)),
-                        ty,
-                    ),
+                    _ => (ExprKind::Binary(*op, Box::new(left), Box::new(right)), ty),
                 }
             }
             ast::ExprKind::Cast(value, ty) => self.cast(value, ty)?,
@@ -611,11 +603,7 @@ impl Body<'_, '_> {
         Ok((kind, target))
     }
 
-    fn call(
-        &mut self,
-        name: &ast::Name,
-        arguments: &[ast::Argument],
-    ) -> Result<(ExprKind, Type)> {
+    fn call(&mut self, name: &ast::Name, arguments: &[ast::Argument]) -> Result<(ExprKind, Type)> {
         if let Some(&callee) = self.checker.functions.get(name.text.as_str()) {
             let (arguments, result) = self.user_call(name, callee, arguments)?;
             return match result {

@@ -428,7 +428,11 @@ impl<'a, M: Module> Builder<'a, M> {
 
     /// What the frame takes at most: slots, and a spill for each value.
     fn set_share(&mut self, share: Inst) -> Result<()> {
-        let slots: u64 = self.slots.iter().map(|slot| u64::from(slot.bytes) + 8).sum();
+        let slots: u64 = self
+            .slots
+            .iter()
+            .map(|slot| u64::from(slot.bytes) + 8)
+            .sum();
         if slots > FRAME_BYTES_MAX {
             let name = &self.function.name;
             let message =
@@ -483,13 +487,7 @@ impl<'a, M: Module> Builder<'a, M> {
     }
 
     /// Fails at `at` if `condition` holds; `value` goes into the message.
-    fn fail_if(
-        &mut self,
-        condition: Value,
-        kind: FailureKind,
-        at: Position,
-        value: Option<Value>,
-    ) {
+    fn fail_if(&mut self, condition: Value, kind: FailureKind, at: Position, value: Option<Value>) {
         let fails = self.b.create_block();
         let goes_on = self.b.create_block();
         self.b.set_cold_block(fails);
@@ -676,7 +674,10 @@ impl<'a, M: Module> Builder<'a, M> {
         self.jump(header);
 
         self.start(header);
-        let (at, to) = (self.load(variable, types::I64), self.load(limit, types::I64));
+        let (at, to) = (
+            self.load(variable, types::I64),
+            self.load(limit, types::I64),
+        );
         let more = self.b.ins().icmp(IntCC::SignedLessThan, at, to);
         self.b.ins().brif(more, inside, &[], end, &[]);
 
@@ -855,12 +856,7 @@ impl<'a, M: Module> Builder<'a, M> {
 
     /// Calls a function of the program. A large result goes to `target`; the scalars of a small one
     /// are returned.
-    fn call(
-        &mut self,
-        callee: usize,
-        arguments: &'a [Expr],
-        target: Option<Place>,
-    ) -> Vec<Value> {
+    fn call(&mut self, callee: usize, arguments: &'a [Expr], target: Option<Place>) -> Vec<Value> {
         let program = self.program;
         let function = &program.functions[callee];
         let mut values = Vec::new();
@@ -886,7 +882,9 @@ impl<'a, M: Module> Builder<'a, M> {
         let call = self.b.ins().call(reference, &all);
         let results = self.b.inst_results(call).to_vec();
         let goes_on = self.b.create_block();
-        self.b.ins().brif(results[0], self.failed, &[], goes_on, &[]);
+        self.b
+            .ins()
+            .brif(results[0], self.failed, &[], goes_on, &[]);
         self.start(goes_on);
         results[1..].to_vec()
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use clif_memopt_measure::{Counts, compile as measure};
-use cranelift_codegen::ir::{Function, InstructionData, StackSlot};
+use cranelift_codegen::ir::{Function, InstructionData, StackSlot, UserFuncName};
 use cranelift_frontend::FunctionBuilderContext;
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_memopt::{Optimizer, Options};
@@ -16,24 +16,9 @@ use crate::codegen::{self, Imports, SlotInfo};
 use crate::runtime::{self, FailureSite, Outcome};
 use crate::typed::Program;
 
-/// Both are a `Module` to the front end.
-enum Jit {
-    Plain(JITModule),
-    Optimizing(OptimizingModule<JITModule>),
-}
-
-impl Jit {
-    fn inner_mut(&mut self) -> &mut JITModule {
-        match self {
-            Jit::Plain(module) => module,
-            Jit::Optimizing(module) => module.inner_mut(),
-        }
-    }
-}
-
 /// A program in memory, ready to run.
 pub(crate) struct Executable {
-    jit: Jit,
+    module: JITModule,
     start: FuncId,
     sites: Vec<FailureSite>,
     /// Bytes of machine code of the program's functions.
@@ -51,21 +36,21 @@ fn jit_module() -> anyhow::Result<JITModule> {
 
 /// Compiles a program for this machine, with the memory optimizer or without.
 pub(crate) fn compile(program: &Program, optimized: bool) -> anyhow::Result<Executable> {
-    let module = jit_module()?;
+    let mut module = jit_module()?;
     let begin = Instant::now();
-    let mut jit = match optimized {
-        true => Jit::Optimizing(OptimizingModule::new(module, Options::default())),
-        false => Jit::Plain(module),
+    let defined = if optimized {
+        let mut optimizing = OptimizingModule::new(module, Options::default());
+        let defined = define_all(&mut optimizing, program)?;
+        module = optimizing.into_inner();
+        defined
+    } else {
+        define_all(&mut module, program)?
     };
-    let defined = match &mut jit {
-        Jit::Plain(module) => define_all(module, program)?,
-        Jit::Optimizing(module) => define_all(module, program)?,
-    };
-    jit.inner_mut()
+    module
         .finalize_definitions()
         .context("the code cannot be made executable")?;
     Ok(Executable {
-        jit,
+        module,
         start: defined.start,
         sites: defined.sites,
         code_bytes: defined.code_bytes,
@@ -118,8 +103,8 @@ fn define_all<M: Module>(module: &mut M, program: &Program) -> anyhow::Result<De
 impl Executable {
     /// Runs the program, and says how long it took. The thread is one with
     /// [`runtime::THREAD_STACK_BYTES`].
-    pub(crate) fn run(&mut self) -> (Outcome, Duration) {
-        let start = self.jit.inner_mut().get_finalized_function(self.start);
+    pub(crate) fn run(&self) -> (Outcome, Duration) {
+        let start = self.module.get_finalized_function(self.start);
         let begin = Instant::now();
         // SAFETY: `compile` has built and finalized it, and the module is alive in `self`; `main`
         // starts the thread that all is done on.
@@ -180,6 +165,7 @@ fn report_function(
 ) -> anyhow::Result<FunctionReport> {
     let name = &program.functions[at].name;
     let mut func = Function::new();
+    func.name = UserFuncName::testcase(name.as_bytes());
     let slots = codegen::build_function(
         module,
         imports,

@@ -203,11 +203,14 @@ fn in_source<T>(source: &Source, result: anyhow::Result<T>) -> anyhow::Result<T>
 fn run(programs: &[(&Source, Program)]) -> anyhow::Result<Good> {
     let mut good = true;
     for (source, program) in programs {
-        let mut executable = in_source(source, jit::compile(program, true))?;
+        let executable = in_source(source, jit::compile(program, true))?;
         let (outcome, _) = executable.run();
         print(&outcome.output)?;
         if let Some(failure) = outcome.failure {
-            note(&format!("error: {}", failure.render(&source.name, &source.text)));
+            note(&format!(
+                "error: {}",
+                failure.render(&source.name, &source.text)
+            ));
             good = false;
         }
     }
@@ -249,11 +252,17 @@ fn compare(args: &Args, programs: &[(&Source, Program)]) -> anyhow::Result<Good>
             print(&format!("{}\n", outcome.output))?;
         }
         if let Some(failure) = &outcome.failure {
-            note(&format!("error: {}", failure.render(&source.name, &source.text)));
+            note(&format!(
+                "error: {}",
+                failure.render(&source.name, &source.text)
+            ));
             good = false;
         }
         if !comparison.equal() {
-            note(&format!("error: {}: the optimizer changed the output", source.name));
+            note(&format!(
+                "error: {}: the optimizer changed the output",
+                source.name
+            ));
             good = false;
         }
         if comparison.as_expected == Some(false) {
@@ -296,7 +305,10 @@ fn measure(source: &Source, program: &Program, repeat: u32) -> anyhow::Result<Co
 /// Writes to standard output. A reader that stops reading is no error.
 fn print(text: &str) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout
+        .write_all(text.as_bytes())
+        .and_then(|()| stdout.flush())
+    {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {
             Err(error).context("cannot write to standard output")
         }

@@ -23,7 +23,7 @@ pub(crate) struct Measured {
 impl Measured {
     /// Compiles and runs for the first time.
     pub(crate) fn new(program: &Program, optimized: bool) -> anyhow::Result<Measured> {
-        let mut executable = jit::compile(program, optimized)?;
+        let executable = jit::compile(program, optimized)?;
         let (outcome, run_time) = executable.run();
         Ok(Measured {
             outcome,

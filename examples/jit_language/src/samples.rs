@@ -17,5 +17,6 @@ macro_rules! samples {
 }
 
 pub(crate) const SAMPLES: &[Sample] = samples! {
-    "fibonacci"
+    "binary_search" "collatz" "fibonacci" "gcd" "life" "linked_list" "mandelbrot" "matrix" "nbody"
+    "newton" "points" "polynomial" "quicksort" "sieve" "state_machine"
 };
