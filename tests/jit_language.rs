@@ -150,7 +150,6 @@ fn needless_slots(json: &Value) -> Vec<String> {
 }
 
 #[test]
-#[ignore = "slots are not turned into values yet"]
 fn only_arrays_indexed_at_run_time_and_passed_aggregates_stay_in_slots() {
     let needless = needless_slots(&samples_json());
     assert!(needless.is_empty(), "{}", needless.join("\n"));
