@@ -116,17 +116,14 @@ pub fn compile(func: &Function, isa: &dyn TargetIsa) -> anyhow::Result<Compiled>
 ///
 /// A load whose value is not used counts: Cranelift's lowering keeps every load that its optimizer
 /// left in the block, `notrap` or not.
-///
-/// A call of a memory function counts as [`CALL_OPS`] and what it does to words of 8 bytes, if it is
-/// told how many: otherwise taking its work over would look like more.
 pub fn memory_ops(func: &Function) -> SecondaryMap<Block, u32> {
     let mut ops = SecondaryMap::new();
     for block in reachable_blocks(func) {
         ops[block] = func
             .layout
             .block_insts(block)
-            .map(|inst| ops_of(func, inst))
-            .sum();
+            .filter(|&inst| is_memory_op(func.dfg.insts[inst].opcode()))
+            .count() as u32;
     }
     ops
 }
@@ -135,10 +132,12 @@ pub fn memory_ops(func: &Function) -> SecondaryMap<Block, u32> {
 /// values kept over it.
 const CALL_OPS: u32 = 4;
 
-fn ops_of(func: &Function, inst: Inst) -> u32 {
+/// What the call of a memory function that is told how many bytes counts as: [`CALL_OPS`] and what
+/// it does to words of 8 bytes. 0 for any other instruction.
+pub(crate) fn ops_of_memory_function(func: &Function, inst: Inst) -> u32 {
     let dfg = &func.dfg;
     let InstructionData::Call { func_ref, .. } = dfg.insts[inst] else {
-        return u32::from(is_memory_op(dfg.insts[inst].opcode()));
+        return 0;
     };
     let ops_a_word = match dfg.ext_funcs[func_ref].name {
         ExternalName::LibCall(LibCall::Memcpy | LibCall::Memmove) => 2,
@@ -152,7 +151,7 @@ fn ops_of(func: &Function, inst: Inst) -> u32 {
             _ => None,
         }
     });
-    CALL_OPS + ops_a_word * length.unwrap_or(0).div_ceil(8)
+    length.map_or(0, |length| CALL_OPS + ops_a_word * length.div_ceil(8))
 }
 
 fn is_memory_op(opcode: Opcode) -> bool {

@@ -614,7 +614,7 @@ impl<'a> Promoted<'a> {
             }
             Opcode::Ishl | Opcode::Ushr => {
                 let amount = number(y)? as u64 as usize % (width * 8);
-                if amount % 8 != 0 {
+                if !amount.is_multiple_of(8) {
                     return None;
                 }
                 let zeros = vec![Byte::Constant(0); amount / 8];
