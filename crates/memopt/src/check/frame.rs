@@ -38,7 +38,10 @@ pub(crate) fn check_frame(
         if let Some(target) = targets[slot]
             && target != slot
         {
-            groups.entry(target).or_insert_with(|| vec![target]).push(slot);
+            groups
+                .entry(target)
+                .or_insert_with(|| vec![target])
+                .push(slot);
         }
     }
     if groups.is_empty() {
@@ -82,12 +85,16 @@ fn find_targets(before: &Function, after: &Function) -> Result<Targets, String> 
             continue;
         }
         if targets[old].is_some_and(|target| target != new) {
-            return Err(format!("{inst} names {new}, others that named {old} do not"));
+            return Err(format!(
+                "{inst} names {new}, others that named {old} do not"
+            ));
         }
         targets[old] = Some(new);
     }
     for slot in before.sized_stack_slots.keys() {
-        let Some(target) = targets[slot] else { continue };
+        let Some(target) = targets[slot] else {
+            continue;
+        };
         if targets[target].is_some_and(|further| further != target) {
             return Err(format!("{slot} became {target}, which became another slot"));
         }
@@ -111,10 +118,15 @@ fn known_outside(func: &Function) -> FxHashSet<StackSlot> {
         }
         let maps = func.dfg.user_stack_map_entries(inst).unwrap_or_default();
         known.extend(maps.iter().map(|entry| entry.slot));
-        known.extend(func.debug_tags.get(inst).iter().filter_map(|tag| match tag {
-            DebugTag::StackSlot(slot) => Some(*slot),
-            DebugTag::User(_) => None,
-        }));
+        known.extend(
+            func.debug_tags
+                .get(inst)
+                .iter()
+                .filter_map(|tag| match tag {
+                    DebugTag::StackSlot(slot) => Some(*slot),
+                    DebugTag::User(_) => None,
+                }),
+        );
     }
     known
 }
@@ -135,7 +147,9 @@ fn check_table(before: &Function, after: &Function, targets: &Targets) -> Result
             continue;
         }
         if known.contains(&slot) {
-            return Err(format!("{slot} is known outside of the function, and changed"));
+            return Err(format!(
+                "{slot} is known outside of the function, and changed"
+            ));
         }
         if !named.contains(&slot) {
             if now.is_some_and(|now| *now != empty && now != data) {
@@ -149,12 +163,15 @@ fn check_table(before: &Function, after: &Function, targets: &Targets) -> Result
         }
     }
     for (slot, data) in old {
-        let Some(target) = targets[slot] else { continue };
-        let holds = |now: &StackSlotData| {
-            now.size >= data.size && now.align_shift >= data.align_shift
+        let Some(target) = targets[slot] else {
+            continue;
         };
+        let holds =
+            |now: &StackSlotData| now.size >= data.size && now.align_shift >= data.align_shift;
         if !new.get(target).is_some_and(holds) {
-            return Err(format!("{target} has no room for {slot}, or not its alignment"));
+            return Err(format!(
+                "{target} has no room for {slot}, or not its alignment"
+            ));
         }
         if target != slot && known.contains(&target) {
             return Err(format!("{target}, which {slot} became, is known outside"));
@@ -337,7 +354,8 @@ impl<'a> Lives<'a> {
                     let offset = i64::from(i32::from(offset));
                     self.derived.insert(result, (stack_slot, Some(offset)));
                 } else {
-                    self.unfit.insert(stack_slot, "has an address that is no i64");
+                    self.unfit
+                        .insert(stack_slot, "has an address that is no i64");
                 }
                 return;
             }
@@ -360,7 +378,8 @@ impl<'a> Lives<'a> {
                             offset.checked_sub(distance)
                         }
                     });
-                    self.derived.insert(func.dfg.first_result(inst), (slot, offset));
+                    self.derived
+                        .insert(func.dfg.first_result(inst), (slot, offset));
                     return;
                 }
             }
@@ -445,7 +464,11 @@ impl<'a> Lives<'a> {
             self.escape(block, inst, value);
         }
         let length = constant_of(self.func, length).filter(|&length| length >= 0);
-        for (value, writes) in from.map(|from| (from, false)).into_iter().chain([(to, true)]) {
+        for (value, writes) in from
+            .map(|from| (from, false))
+            .into_iter()
+            .chain([(to, true)])
+        {
             let Some((slot, offset)) = self.derived(value) else {
                 self.uses[block].push((inst, Use::Touch));
                 continue;
@@ -455,7 +478,9 @@ impl<'a> Lives<'a> {
             }
             let range = match length {
                 Some(0) => Some((0, 0)),
-                _ => offset.zip(length).map(|(start, length)| (start, start.saturating_add(length))),
+                _ => offset
+                    .zip(length)
+                    .map(|(start, length)| (start, start.saturating_add(length))),
             };
             self.note(slot, range, range);
             let what = match writes {
@@ -493,7 +518,10 @@ impl<'a> Lives<'a> {
         }
         let is_outside = |region: &AliasRegion| outside[region.as_u32() as usize];
         if regions.iter().flatten().any(is_outside) {
-            return Err(format!("{} shares its bytes, but changes from outside", group[0]));
+            return Err(format!(
+                "{} shares its bytes, but changes from outside",
+                group[0]
+            ));
         }
         Ok(())
     }
@@ -576,7 +604,10 @@ impl<'a> Lives<'a> {
         let of_inst = |(at, _): &&(Inst, Use)| *at == inst;
         let start = index - uses[..index].iter().rev().take_while(of_inst).count();
         let end = index + uses[index..].iter().take_while(of_inst).count();
-        if uses[start..end].iter().any(|(_, what)| what.slot() == Some(slot)) {
+        if uses[start..end]
+            .iter()
+            .any(|(_, what)| what.slot() == Some(slot))
+        {
             return Err("is accessed, too");
         }
         let succs = &self.program.succs[block];
@@ -621,4 +652,191 @@ fn flood<'b>(
         }
     }
     reached
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(slots: &str, body: &str) -> Function {
+        let text = format!(
+            "function %f(i64, i64) -> i64 {{\n region0 = 1 \"a\"\n region1 = 2 \"b\"\n {slots}\n \
+             fn0 = %g(i64)\nblock0(v0: i64, v1: i64):\n{body}\n}}"
+        );
+        let mut functions = cranelift_reader::parse_functions(&text).expect("test CLIF parses");
+        functions.remove(0)
+    }
+
+    const TWO: &str = "ss0 = explicit_slot 16\n ss1 = explicit_slot 16";
+
+    /// The proof that `ss1` may share the bytes of `ss0`.
+    fn share(body: &str) -> Result<(), String> {
+        let before = parse(TWO, body);
+        let one = "ss0 = explicit_slot 16";
+        let after = parse(one, &body.replace("ss1", "ss0"));
+        check_frame(&before, &after, &[false, true])
+    }
+
+    fn refuses(body: &str, reason: &str) {
+        let error = share(body).expect_err("no proof is expected");
+        assert!(error.contains(reason), "{error}");
+    }
+
+    #[test]
+    fn one_after_another() {
+        let honest = "v2 = stack_addr.i64 ss0
+            v3 = stack_addr.i64 ss1
+            store notrap v0, v2
+            v4 = load.i64 notrap v2
+            store notrap v4, v3
+            v5 = load.i64 notrap v3
+            return v5";
+        assert_eq!(share(honest), Ok(()));
+        refuses(
+            &honest.replace("return v5", "v6 = load.i64 v2\nreturn v6"),
+            "read later",
+        );
+        refuses(
+            &honest.replace("return v5", "v6 = icmp eq v2, v1\nreturn v5"),
+            "compared",
+        );
+        refuses(
+            &honest.replace("v4 = load.i64", "v4 = load.i64 readonly"),
+            "wherever",
+        );
+        refuses(
+            &honest.replace("v4 = load.i64 notrap v2", "v4 = load.i64 notrap v2+9"),
+            "bounds",
+        );
+        refuses(
+            &honest.replace("v0, v2", "region0 v0, v2"),
+            "another region",
+        );
+        refuses(&honest.replace("notrap", "notrap region1"), "from outside");
+    }
+
+    #[test]
+    fn each_iteration_writes_anew() {
+        let honest = "v2 = stack_addr.i64 ss0
+            v3 = stack_addr.i64 ss1
+            jump block1
+            block1:
+            store notrap v0, v2
+            store notrap v0, v2+8
+            v4 = load.i64 notrap v2+8
+            store notrap v4, v3
+            v5 = load.i64 notrap v3
+            brif v5, block1, block2
+            block2:
+            return v5";
+        assert_eq!(share(honest), Ok(()));
+        refuses(
+            &honest.replace(
+                "store notrap v0, v2\n",
+                "istore32 notrap v0, v2+8\n v9 = load.i64 v2\n",
+            ),
+            "read later",
+        );
+        refuses(
+            &honest.replace("store notrap v0, v2+8", "istore8 notrap v0, v2+8"),
+            "read later",
+        );
+        refuses(
+            &honest.replace("block2:", "block2:\nv9 = load.i64 v2"),
+            "read later",
+        );
+    }
+
+    #[test]
+    fn escapes() {
+        let honest = "v2 = stack_addr.i64 ss0
+            v3 = stack_addr.i64 ss1
+            store notrap v0, v2
+            call fn0(v2)
+            store notrap v0, v3
+            v5 = load.i64 notrap v3
+            return v5";
+        assert_eq!(share(honest), Ok(()));
+        refuses(&honest.replace("return v5", "trap user1"), "touched later");
+        refuses(
+            &honest.replace("return v5", "v6 = load.i64 v1\nreturn v6"),
+            "touched later",
+        );
+        refuses(
+            &honest.replace("return v5", "v6 = bnot v3\nreturn v6"),
+            "compared",
+        );
+        refuses(
+            &honest.replace("call fn0(v2)", "store v3, v2"),
+            "accessed, too",
+        );
+    }
+
+    #[test]
+    fn tables() {
+        let body = "v2 = stack_addr.i64 ss0\n store notrap v0, v2\n return v0";
+        let before = parse("ss0 = explicit_slot 16\n ss1 = explicit_slot 8", body);
+        let proof = |slots| check_frame(&before, &parse(slots, body), &[]);
+        assert_eq!(proof("ss0 = explicit_slot 16"), Ok(()));
+        assert_eq!(
+            proof("ss0 = explicit_slot 16\n ss1 = explicit_slot 0"),
+            Ok(())
+        );
+        for wrong in [
+            "ss0 = explicit_slot 8",
+            "ss0 = explicit_slot 16\n ss1 = explicit_slot 4",
+            "ss0 = explicit_slot 16\n ss1 = explicit_slot 8\n ss2 = explicit_slot 8",
+        ] {
+            assert!(proof(wrong).is_err(), "{wrong}");
+        }
+        let keyed = parse(
+            "ss0 = explicit_slot 16\n ss1 = explicit_slot 8, key = 1",
+            body,
+        );
+        let after = parse("ss0 = explicit_slot 16", body);
+        assert!(check_frame(&keyed, &after, &[]).is_err());
+        let known = body.replace("return", "call fn0(v0), stack_map=[i64 @ ss1+0]\n return");
+        let mapped = parse("ss0 = explicit_slot 16\n ss1 = explicit_slot 8", &known);
+        let after = parse("ss0 = explicit_slot 16\n ss1 = explicit_slot 0", &known);
+        assert!(check_frame(&mapped, &after, &[]).is_err());
+    }
+
+    #[test]
+    fn alignment_and_size() {
+        let body = "v2 = stack_addr.i64 ss0
+            v3 = stack_addr.i64 ss1
+            store notrap v0, v2
+            store notrap v0, v3
+            return v0";
+        let before = parse(
+            "ss0 = explicit_slot 16\n ss1 = explicit_slot 8, align = 16",
+            body,
+        );
+        let after = |slots| parse(slots, &body.replace("ss1", "ss0"));
+        let proof = |slots| check_frame(&before, &after(slots), &[]);
+        assert_eq!(proof("ss0 = explicit_slot 16, align = 16"), Ok(()));
+        assert!(proof("ss0 = explicit_slot 16").is_err());
+        assert!(proof("ss0 = explicit_slot 8, align = 16").is_err());
+    }
+
+    #[test]
+    fn only_what_is_of_no_use_goes() {
+        let slots = "ss0 = explicit_slot 16";
+        let before = parse(
+            slots,
+            "v2 = stack_addr.i64 ss0\n v3 = iadd v2, v0\n return v0",
+        );
+        let gone = |count: usize| {
+            let mut after = before.clone();
+            let insts: Vec<Inst> = insts(&before).collect();
+            for &inst in &insts[..count] {
+                after.layout.remove_inst(inst);
+            }
+            after.sized_stack_slots.clear();
+            check_frame(&before, &after, &[])
+        };
+        assert_eq!(gone(2), Ok(()));
+        assert!(gone(1).is_err());
+        assert!(gone(3).is_err());
+    }
 }

@@ -3,7 +3,8 @@
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::{
-    Block, BlockArg, BlockCall, Function, Inst, InstructionData, StackSlot, StackSlotData, Type, Value,
+    Block, BlockArg, BlockCall, Function, Inst, InstructionData, StackSlot, StackSlotData, Type,
+    Value,
 };
 use smallvec::SmallVec;
 

@@ -344,10 +344,7 @@ fn note_kept(
                 &mut stats.frame_kept_out_of_bounds,
                 "L4 out of the slot's bounds:",
             ),
-            Kept::Fixed => (
-                &mut stats.frame_kept_fixed,
-                "L4 left alone by the options:",
-            ),
+            Kept::Fixed => (&mut stats.frame_kept_fixed, "L4 left alone by the options:"),
             Kept::Movable => (
                 &mut stats.frame_kept_movable,
                 "L4 Cranelift places by need:",
