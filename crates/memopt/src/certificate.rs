@@ -45,4 +45,7 @@ pub(crate) struct PromotedParam {
 pub(crate) struct Promotion {
     pub(crate) cells: Vec<PromotedCell>,
     pub(crate) params: Vec<PromotedParam>,
+    /// For each call of a memory function that went and is not wholly done by values, the accesses
+    /// and calls that stand in its place.
+    pub(crate) calls: Vec<(Inst, Vec<Inst>)>,
 }

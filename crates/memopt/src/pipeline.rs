@@ -147,7 +147,9 @@ impl Run<'_> {
                 self.verify_function(Pass::Sroa)?;
             }
             if let Some(before) = &before {
-                check_promotion(before, self.func, self.isa.endianness(), &promotion)
+                let outside = self.outside(before);
+                let order = self.isa.endianness();
+                check_promotion(before, self.func, order, &outside, &promotion)
                     .map_err(|message| Error::Unproven { message })?;
             }
             if !round.again {
@@ -201,7 +203,7 @@ impl Run<'_> {
             self.verify_function(Pass::Frame)?;
         }
         if let Some(before) = &before {
-            let outside = self.outside_regions(before);
+            let outside = self.outside(before);
             check_frame(before, self.func, &outside)
                 .map_err(|message| Error::Unproven { message })?;
         }
@@ -262,13 +264,13 @@ impl Run<'_> {
         })
     }
 
-    /// By region: whether it changes from outside.
-    fn outside_regions(&self, func: &Function) -> Vec<bool> {
+    /// Which regions change from outside.
+    fn outside(&self, func: &Function) -> Vec<bool> {
+        let regions = func.dfg.alias_regions.iter();
         let is_outside = |region| {
             let mut names = self.options.outside_regions.iter();
             names.any(|name| name.matches(region))
         };
-        let regions = func.dfg.alias_regions.iter();
         regions.map(|(_, region)| is_outside(region)).collect()
     }
 
@@ -276,7 +278,7 @@ impl Run<'_> {
         let Some(original) = &self.original else {
             return Ok(());
         };
-        let outside = self.outside_regions(original);
+        let outside = self.outside(original);
         let claims = Claims {
             certificates: &self.certificates,
             endianness: self.isa.endianness(),

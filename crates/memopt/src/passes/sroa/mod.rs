@@ -77,7 +77,7 @@ use crate::stats::Stats;
 use crate::view::View;
 use partition::Partition;
 use place::Placement;
-use rename::{RenameContext, Renaming};
+use rename::{RenameContext, Renaming, runs};
 use uses::{OpKind, Uses};
 
 /// How often slots are looked at again, since the addresses in slots that went are known then.
@@ -145,6 +145,9 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         return Round::default();
     }
     partition.compute(cx.func, uses);
+    while keep_where_calls_multiply(uses, partition) {
+        partition.compute(cx.func, uses);
+    }
     limit_by_fuel(cx, uses, partition);
     if partition.cells.is_empty() {
         note_kept(cx, uses, partition);
@@ -173,6 +176,33 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         promotion: Some(promotion),
         again,
     }
+}
+
+/// Keeps slots of which a copy or fill would fall apart into several calls. Returns whether it has
+/// found any.
+fn keep_where_calls_multiply(uses: &mut Uses, partition: &Partition) -> bool {
+    let mut found = false;
+    for op in &uses.ops {
+        let (to, from, length) = match op.kind {
+            OpKind::Copy { to, from, length } => (to, from, length),
+            OpKind::Set { to, length } => (Some(to), None, length),
+            OpKind::Load { .. } | OpKind::Store { .. } => continue,
+        };
+        let calls = runs(partition, to, from, length)
+            .iter()
+            .filter(|run| run.to.is_none() && run.from.is_none())
+            .count();
+        if calls <= 1 {
+            continue;
+        }
+        for place in [to, from].into_iter().flatten() {
+            if partition.cells_of(place.slot).next().is_some() {
+                uses.kept[place.slot] = Some((Kept::Block, Some(op.inst)));
+                found = true;
+            }
+        }
+    }
+    found
 }
 
 /// Keeps the slots for which there is no fuel.
@@ -274,6 +304,11 @@ fn promotion_of(partition: &Partition, placement: &Placement, renaming: &Renamin
                 value,
                 cell: cell_of(&partition.cells[cell]),
             })
+            .collect(),
+        calls: renaming
+            .parts
+            .chunk_by(|a, b| a.0 == b.0)
+            .map(|parts| (parts[0].0, parts.iter().map(|part| part.1).collect()))
             .collect(),
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Renaming {
     /// for it.
     pub(super) new_uses: Vec<Value>,
     pub(super) renamed: Vec<(Value, Value)>,
+    /// What does parts of a call that went, by the call.
+    pub(super) parts: Vec<(Inst, Inst)>,
 }
 
 /// What renaming works on.
@@ -73,6 +75,7 @@ impl Renaming {
         self.removed.clear();
         self.new_uses.clear();
         self.renamed.clear();
+        self.parts.clear();
         for &(block, cell) in &cx.placement.params {
             let ty = cx.partition.cells[cell].ty.expect("a cell that is read");
             self.params.push(cx.edit.append_param(block, ty));
@@ -331,7 +334,8 @@ impl Renaming {
                 None => {
                     let mut cursor = cx.edit.before(inst);
                     let flags = MemFlagsData::new().with_notrap();
-                    cursor.ins().store(flags, value, to_address, start as i32);
+                    let part = cursor.ins().store(flags, value, to_address, start as i32);
+                    self.parts.push((inst, part));
                     self.new_uses.push(to_address);
                     cx.stats.sroa_copied_stores += 1;
                 }
@@ -379,7 +383,10 @@ impl Renaming {
                     let flags = MemFlagsData::new().with_notrap();
                     cx.stats.sroa_copied_loads += 1;
                     self.new_uses.push(from_address);
-                    cursor.ins().load(ty, flags, from_address, start as i32)
+                    let value = cursor.ins().load(ty, flags, from_address, start as i32);
+                    let part = cursor.func.dfg.value_def(value).unwrap_inst();
+                    self.parts.push((inst, part));
+                    value
                 }
             };
             writes.push((start, value));
@@ -421,7 +428,8 @@ impl Renaming {
         let to = moved(args[0]);
         let second = if is_copy { moved(args[1]) } else { args[1] };
         let length = cursor.ins().iconst(types::I64, i64::from(length));
-        cursor.ins().call(func_ref, &[to, second, length]);
+        let part = cursor.ins().call(func_ref, &[to, second, length]);
+        self.parts.push((inst, part));
     }
 
     fn builder<'c, 'b>(
@@ -584,16 +592,16 @@ fn rest_of(partition: &Partition, place: Place, length: u32) -> SmallVec<[(u32, 
 
 /// Bytes of a copy that are all in one cell, or in none, at either side.
 #[derive(Clone, Copy, Debug)]
-struct Run {
+pub(super) struct Run {
     start: u32,
     end: u32,
-    to: Option<Cell>,
-    from: Option<Cell>,
+    pub(super) to: Option<Cell>,
+    pub(super) from: Option<Cell>,
 }
 
 /// Cuts a copy into runs. If a cell is written as a whole, its bytes are one run, whatever they
 /// come from, as long as all of them come from cells.
-fn runs(
+pub(super) fn runs(
     partition: &Partition,
     to: Option<Place>,
     from: Option<Place>,
