@@ -438,6 +438,7 @@ impl<'a> Promoted<'a> {
         );
         if let (Some(a), Some(b)) = slots
             && a == b
+            && known != Some(0)
             && self.cells.contains_key(&a)
         {
             return Err("copies within a slot with cells".to_string());
@@ -613,7 +614,7 @@ impl<'a> Promoted<'a> {
             }
             Opcode::Ishl | Opcode::Ushr => {
                 let amount = number(y)? as u64 as usize % (width * 8);
-                if amount % 8 != 0 {
+                if !amount.is_multiple_of(8) {
                     return None;
                 }
                 let zeros = vec![Byte::Constant(0); amount / 8];

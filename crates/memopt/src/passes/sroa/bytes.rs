@@ -176,7 +176,7 @@ impl Builder<'_, '_> {
         }
         if ty.bytes() == 16 {
             let lane = ty.lane_type();
-            if ty.is_vector() && lane.bytes() == width && start % width == 0 {
+            if ty.is_vector() && lane.bytes() == width && start.is_multiple_of(width) {
                 let lane = (start / width) as u8;
                 return self.cursor().ins().extractlane(value, lane);
             }
@@ -194,7 +194,7 @@ impl Builder<'_, '_> {
         let shift = self.shift(start, width, ty.bytes());
         let narrow = int_of_bytes(width);
         let int = self.int_of(value);
-        if self.joined.pieces.contains_key(&int) {
+        if int != value && self.joined.pieces.contains_key(&int) {
             return self.part(int, start, width);
         }
         if let Some(number) = constant_of(self.func(), int) {
@@ -306,7 +306,7 @@ impl Builder<'_, '_> {
         let ty = self.type_of(value);
         let (width, whole) = (self.type_of(part).bytes(), ty.bytes());
         debug_assert!(width < whole);
-        if ty.is_vector() && ty.lane_type().bytes() == width && start % width == 0 {
+        if ty.is_vector() && ty.lane_type().bytes() == width && start.is_multiple_of(width) {
             let lane = self.convert(part, ty.lane_type());
             let index = (start / width) as u8;
             return self.cursor().ins().insertlane(value, lane, index);
@@ -422,7 +422,7 @@ pub(super) fn words(start: u32, length: u32) -> impl Iterator<Item = (u32, u32)>
         if from >= end {
             return None;
         }
-        let fits = |width: &u32| from % width == 0 && from + width <= end;
+        let fits = |width: &u32| from.is_multiple_of(*width) && from + width <= end;
         let width = [8, 4, 2].into_iter().find(fits).unwrap_or(1);
         from += width;
         Some((from - width, width))

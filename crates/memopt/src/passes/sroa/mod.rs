@@ -27,6 +27,7 @@
 //! - L6: a memory function is given a known number of bytes, and not the same slot twice.
 //! - L7: registers hold values of the type: integers, `f32`, `f64`, vectors of 16 bytes.
 //! - L8: no two branches share a table, which would then need different arguments.
+//! - L9: no memory function becomes more work than it was.
 //!
 //! Bytes that were never written are zero: one value, as two reads must agree.
 //!
@@ -68,6 +69,7 @@ use cranelift_codegen::ir::{
 };
 
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
+use crate::effects::{MemoryFunction, memory_function};
 use crate::flow::Flow;
 use crate::fuel::Fuel;
 use crate::options::{Options, Pass};
@@ -145,7 +147,7 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         return Round::default();
     }
     partition.compute(cx.func, uses);
-    while keep_where_calls_multiply(uses, partition) {
+    while keep_where_copies_grow(uses, partition) {
         partition.compute(cx.func, uses);
     }
     limit_by_fuel(cx, uses, partition);
@@ -178,9 +180,13 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
     }
 }
 
-/// Keeps slots of which a copy or fill would fall apart into several calls. Returns whether it has
-/// found any.
-fn keep_where_calls_multiply(uses: &mut Uses, partition: &Partition) -> bool {
+/// What the call of a memory function weighs, in loads and stores, besides what it does to each
+/// word of 8 bytes: to return, and to keep values over the call.
+const CALL_WEIGHT: u32 = 4;
+
+/// L9. Keeps slots of which a copy or fill would become more work: more loads and stores and calls,
+/// by weight, than the call was. Returns whether it has found any.
+fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
     let mut found = false;
     for op in &uses.ops {
         let (to, from, length) = match op.kind {
@@ -188,11 +194,22 @@ fn keep_where_calls_multiply(uses: &mut Uses, partition: &Partition) -> bool {
             OpKind::Set { to, length } => (Some(to), None, length),
             OpKind::Load { .. } | OpKind::Store { .. } => continue,
         };
-        let calls = runs(partition, to, from, length)
+        let is_set = matches!(op.kind, OpKind::Set { .. });
+        let weight_of = |bytes: u32| {
+            let words = bytes.div_ceil(8);
+            CALL_WEIGHT + if is_set { words } else { 2 * words }
+        };
+        let weight: u32 = runs(partition, to, from, length)
             .iter()
-            .filter(|run| run.to.is_none() && run.from.is_none())
-            .count();
-        if calls <= 1 {
+            .map(|run| match (run.to, run.from) {
+                (None, None) => weight_of(run.len()),
+                (Some(_), None) if is_set => 0,
+                (Some(_), Some(_)) => 0,
+                (Some(cell), None) if partition.cells[cell].ty.is_none() => 0,
+                (Some(_), None) | (None, Some(_)) => run.num_accesses(partition),
+            })
+            .sum();
+        if weight <= weight_of(length) {
             continue;
         }
         for place in [to, from].into_iter().flatten() {
@@ -247,7 +264,10 @@ fn remove_dead(
         let addresses = match func.dfg.insts[inst] {
             InstructionData::Load { .. } => &args[..1],
             InstructionData::Store { .. } => &args[1..2],
-            _ => &args[..2],
+            _ => match memory_function(func, inst) {
+                Some(MemoryFunction::Copy { .. }) => &args[..2],
+                _ => &args[..1],
+            },
         };
         for &address in addresses {
             release(func, uses, worklist, address);

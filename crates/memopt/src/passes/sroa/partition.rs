@@ -153,6 +153,7 @@ impl Partition {
             self.pinned[slot].get_or_insert(pinned);
             return;
         }
+        let component = &in_halves(component);
         let is_whole = |slice: &&Slice| {
             !matches!(
                 slice.kind,
@@ -406,6 +407,38 @@ fn mirror_copy(
     changed
 }
 
+/// The accesses, by start, with those of 128-bit integers cut in two, as registers hold them.
+fn in_halves(component: &[Slice]) -> Vec<Slice> {
+    let mut slices = Vec::with_capacity(component.len());
+    for slice in component {
+        match slice.kind {
+            SliceKind::Scalar {
+                ty: types::I128,
+                is_load,
+                splittable,
+            } => {
+                let middle = slice.start + 8;
+                let kind = SliceKind::Scalar {
+                    ty: types::I64,
+                    is_load,
+                    splittable,
+                };
+                for (start, end) in [(slice.start, middle), (middle, slice.end)] {
+                    slices.push(Slice {
+                        start,
+                        end,
+                        kind,
+                        ..*slice
+                    });
+                }
+            }
+            _ => slices.push(*slice),
+        }
+    }
+    slices.sort_by_key(|slice| (slice.start, slice.end));
+    slices
+}
+
 /// The type of the one cell that a cluster becomes; none if it is better cut.
 fn type_of_whole(cluster: &[Slice], start: u32, end: u32) -> Option<Type> {
     let is_full = |slice: &&Slice| slice.start == start && slice.end == end;
@@ -423,7 +456,7 @@ fn type_of_whole(cluster: &[Slice], start: u32, end: u32) -> Option<Type> {
             let lane = scalar_type(narrow[0])?;
             let fits = |slice: &&Slice| {
                 let ty = scalar_type(slice);
-                let aligned = (slice.start - start) % lane.bytes() == 0;
+                let aligned = (slice.start - start).is_multiple_of(lane.bytes());
                 aligned && ty.is_some_and(|ty| ty.bytes() == lane.bytes())
             };
             (narrow.iter().all(fits) && !narrow.iter().all(|slice| is_vector(slice)))
@@ -487,7 +520,7 @@ fn bounds_within(slices: &[Slice], start: u32, end: u32) -> Vec<u32> {
 /// The widest word of at most 8 bytes that starts at `from` in a slot, is aligned to its width and
 /// ends at `to` or before.
 fn word_at(from: u32, to: u32) -> u32 {
-    let fits = |width: &u32| from % width == 0 && from + width <= to;
+    let fits = |width: &u32| from.is_multiple_of(*width) && from + width <= to;
     [8, 4, 2].into_iter().find(fits).unwrap_or(1)
 }
 

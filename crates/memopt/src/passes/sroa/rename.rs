@@ -357,12 +357,7 @@ impl Renaming {
         from: Option<Place>,
         writes: &mut SmallVec<[(u32, Value); 8]>,
     ) {
-        let ty_of = |cell: Option<Cell>| {
-            let cell = &cx.partition.cells[cell?];
-            let ty = cell.ty?;
-            (cell.end - cell.start == run.end - run.start).then_some(ty)
-        };
-        let whole = ty_of(run.to).or_else(|| ty_of(run.from));
+        let whole = run.whole_type(cx.partition);
         let pieces: SmallVec<[(u32, Type); 4]> = match whole {
             Some(ty) => SmallVec::from_slice(&[(run.start, ty)]),
             None => words(run.start, run.end - run.start)
@@ -597,6 +592,30 @@ pub(super) struct Run {
     end: u32,
     pub(super) to: Option<Cell>,
     pub(super) from: Option<Cell>,
+}
+
+impl Run {
+    pub(super) fn len(&self) -> u32 {
+        self.end - self.start
+    }
+
+    /// How many loads or stores it takes, if one side is in memory.
+    pub(super) fn num_accesses(&self, partition: &Partition) -> u32 {
+        match self.whole_type(partition) {
+            None => words(self.start, self.len()).count() as u32,
+            Some(_) => 1,
+        }
+    }
+
+    /// The type of the cell that the run is; none if it is a part of one, or of several.
+    fn whole_type(&self, partition: &Partition) -> Option<Type> {
+        let ty_of = |cell: Option<Cell>| {
+            let cell = &partition.cells[cell?];
+            let ty = cell.ty?;
+            (cell.end - cell.start == self.len()).then_some(ty)
+        };
+        ty_of(self.to).or_else(|| ty_of(self.from))
+    }
 }
 
 /// Cuts a copy into runs. If a cell is written as a whole, its bytes are one run, whatever they

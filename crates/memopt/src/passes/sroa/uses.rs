@@ -322,22 +322,17 @@ impl Uses {
         if let Some(value) = stored {
             self.stored[value] += 1;
         }
-        // Registers hold an i128 in halves.
-        let halves = if ty == types::I128 { 2 } else { 1 };
-        let part = (end - start) / halves;
-        for half in 0..halves {
-            self.slices.push(Slice {
-                slot: pointer.slot,
-                start: start + half * part,
-                end: start + (half + 1) * part,
-                kind: SliceKind::Scalar {
-                    ty: if halves == 2 { types::I64 } else { ty },
-                    is_load,
-                    splittable,
-                },
-                inst,
-            });
-        }
+        self.slices.push(Slice {
+            slot: pointer.slot,
+            start,
+            end,
+            kind: SliceKind::Scalar {
+                ty,
+                is_load,
+                splittable,
+            },
+            inst,
+        });
     }
 
     fn pin(&mut self, slot: StackSlot, start: u32, end: u32, kept: Kept, inst: Inst) {
@@ -368,13 +363,13 @@ impl Uses {
         }
         let is_set = matches!(function, MemoryFunction::Set { .. });
         let length = constant_of(func, length);
-        if length == Some(0) {
-            return;
-        }
         // The call returns its first argument.
         let returned = func.dfg.inst_results(inst).first().copied();
         if let Some(result) = returned {
             self.pointers[result] = to;
+        }
+        if length == Some(0) {
+            return;
         }
         let place_of = |pointer: Option<Pointer>, length: i64| -> Option<Place> {
             let pointer = pointer?;
