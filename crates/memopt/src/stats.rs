@@ -84,7 +84,7 @@ counters! {
     frame_kept_compared "frame.kept_compared" "Slots not shared: their address is compared.";
     frame_kept_out_of_bounds "frame.kept_out_of_bounds" "Slots not shared: an access is out of bounds.";
     frame_kept_fixed "frame.kept_fixed" "Slots not shared: accesses in an outside region.";
-    frame_kept_movable "frame.kept_movable" "Slots not shared: Cranelift may place a load of them elsewhere.";
+    frame_kept_readonly "frame.kept_readonly" "Slots not shared: a readonly load, which Cranelift may place elsewhere.";
     frame_kept_region "frame.kept_region" "Slots not shared: accesses have different regions.";
     frame_kept_live "frame.kept_live" "Slots not shared: each other slot of the kind is in use at the same time.";
     frame_kept_limit "frame.kept_limit" "Slots not shared: too many slots and blocks.";

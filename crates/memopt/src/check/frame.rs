@@ -435,7 +435,7 @@ impl<'a> Lives<'a> {
             return self.uses[block].push((inst, Use::Touch));
         };
         self.regions.entry(slot).or_default().push(region);
-        if flags.is_none_or(|flags| flags.readonly() || flags.can_move()) {
+        if flags.is_none_or(MemFlagsData::readonly) {
             self.unfit.insert(slot, "is read wherever it suits");
         }
         let plain = matches!(access, Access::Load | Access::Store);

@@ -19,8 +19,8 @@
 //!   and the function does not expose its frame.
 //! - L2: a slot goes if no instruction names it but address computations whose results are unused.
 //! - L3: slots share only if neither address is compared: that two of them differ can be seen.
-//! - L4: all accesses of both are in bounds, not fixed by the options, and stay where they are: no
-//!   `readonly` or `can_move` load is among them.
+//! - L4: all accesses of both are in bounds, not fixed by the options, and no load is
+//!   `readonly`: it depends on no store, so that Cranelift may place it where the other is in use.
 //! - L5: all accesses of both have the same region, or all have none. If an address escapes, so do
 //!   accesses of unknown memory, as far as they have one.
 //! - L6: at no access of the one is the other live: accessed before on some path, and read after on
@@ -97,7 +97,7 @@ pub(crate) enum Kept {
     Compared,
     OutOfBounds,
     Fixed,
-    Movable,
+    Readonly,
     Region,
     Live,
     Limit,
@@ -111,7 +111,7 @@ impl Kept {
             Kept::Compared
             | Kept::OutOfBounds
             | Kept::Fixed
-            | Kept::Movable
+            | Kept::Readonly
             | Kept::Region
             | Kept::Live
             | Kept::Limit => false,
@@ -345,9 +345,9 @@ fn note_kept(
                 "L4 out of the slot's bounds:",
             ),
             Kept::Fixed => (&mut stats.frame_kept_fixed, "L4 left alone by the options:"),
-            Kept::Movable => (
-                &mut stats.frame_kept_movable,
-                "L4 Cranelift places by need:",
+            Kept::Readonly => (
+                &mut stats.frame_kept_readonly,
+                "L4 the load depends on no store:",
             ),
             Kept::Region => (
                 &mut stats.frame_kept_region,

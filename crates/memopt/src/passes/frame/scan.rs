@@ -378,7 +378,7 @@ impl Scan {
         if self.slots[slot].regions == Regions::Several {
             self.keep(slot, Kept::Region, Some(inst));
         }
-        let movable = flags.is_none_or(|flags| flags.readonly() || flags.can_move());
+        let readonly = flags.is_none_or(MemFlagsData::readonly);
         let size = func.sized_stack_slots[slot].size;
         let width = match effects.access {
             Access::Load | Access::Store => memory_type(func, inst)
@@ -401,8 +401,8 @@ impl Scan {
         if fixed {
             self.keep(slot, Kept::Fixed, Some(inst));
         }
-        if movable {
-            self.keep(slot, Kept::Movable, Some(inst));
+        if readonly {
+            self.keep(slot, Kept::Readonly, Some(inst));
         }
         let range = start.zip(end).filter(|_| width.is_some());
         let range = range.map(|(start, end)| (start as u32, end as u32));
