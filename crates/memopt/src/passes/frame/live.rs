@@ -249,7 +249,7 @@ impl Lifetimes {
     fn flow_backward(&mut self, flow: &Flow) {
         self.all_dirty();
         let rpo = flow.rpo();
-        let mut again = !planted(Fault::FrameOverlap);
+        let mut again = true;
         while again {
             again = false;
             for (index, &block) in rpo.iter().enumerate().rev() {
@@ -297,7 +297,9 @@ impl Lifetimes {
         *touched = false;
         for &succ in flow.succs(block) {
             let succ = flow.rpo_index(succ) as usize;
-            join(needed, self.needed.row(succ));
+            if !planted(Fault::FrameOverlap) {
+                join(needed, self.needed.row(succ));
+            }
             *touched |= self.touched[succ];
         }
         for place in scan.block_events(block) {
