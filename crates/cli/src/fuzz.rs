@@ -11,6 +11,7 @@ use clif_memopt_fuzzgen::{
     Campaign, Case, Config, Failure, Finding, Setup, Summary, case_of_seed, first_bad_fuel,
     reduce_finding, run_campaign,
 };
+use cranelift_memopt::Pass;
 use serde_json::{Value, json};
 use target_lexicon::Triple;
 
@@ -56,6 +57,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TRIPLE")]
     target: Option<String>,
 
+    /// Passes to run, comma-separated; they run in pipeline order. Default: all
+    #[arg(long, value_name = "PASS,...", value_delimiter = ',')]
+    passes: Option<Vec<Pass>>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -78,7 +83,10 @@ struct Written {
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
     let host = Triple::host().to_string();
     let target = args.target.as_deref().unwrap_or(&host);
-    let setup = Setup::new(target)?;
+    let mut setup = Setup::new(target)?;
+    if let Some(passes) = &args.passes {
+        setup.options.passes.clone_from(passes);
+    }
     let target = target_name(&setup);
     if let Some(seed) = args.show {
         let text = guarded(|| {

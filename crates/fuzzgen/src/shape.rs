@@ -50,6 +50,7 @@ shapes! {
     covered_notrap "Accesses that cannot trap since one before did not.";
     guarded_notrap "Accesses that cannot trap in this arm only.";
     slots "Stack slots.";
+    scoped_slots "Stack slots of a few statements.";
     pointer_slots "Stack slots that hold addresses.";
     escapes_by_store "Addresses of slots stored to memory.";
     escapes_by_call "Addresses of slots passed to calls.";

@@ -7,7 +7,7 @@ use crate::analysis::{MemoryAnalysis, check_target};
 use crate::error::Error;
 use crate::fuel::Fuel;
 use crate::options::Options;
-use crate::passes::{dse::Dse, forward::Forward, sroa::Sroa};
+use crate::passes::{dse::Dse, forward::Forward, frame::Frame, sroa::Sroa};
 use crate::pipeline;
 use crate::report::Report;
 
@@ -18,6 +18,7 @@ pub(crate) struct Context {
     pub(crate) sroa: Sroa,
     pub(crate) forward: Forward,
     pub(crate) dse: Dse,
+    pub(crate) frame: Frame,
 }
 
 /// Optimizes functions, one after another. Keep one for each thread: its storage is reused.

@@ -88,6 +88,14 @@ faults! {
     LoadAsWitness "load-as-witness" "A load shows that a page may be written.";
     RemovedKiller "removed-killer" "A store that was removed still overwrites.";
     UpdateWhole "update-whole" "A narrow store to a wide cell leaves its old bytes.";
+    FrameOverlap "frame-overlap" "What later blocks read of a slot does not keep others out of it.";
+    FrameOverwrite "frame-overwrite" "A slot that is written in part holds nothing of before.";
+    FrameEscape "frame-escape" "A slot that has escaped is free after its last direct access.";
+    FrameTwoEscapes "frame-two-escapes" "Slots share though both addresses are out.";
+    FrameCompare "frame-compare" "Slots share though an address is compared.";
+    FrameAlignment "frame-alignment" "A slot that others share keeps its own alignment.";
+    FrameRegion "frame-region" "Slots share whatever the regions of their accesses.";
+    FrameDebugTag "frame-debug-tag" "Debug tags name no slots.";
     DifferentValue "different-value" "A store of another value of the same type is in vain.";
 }
 

@@ -15,11 +15,13 @@ pub enum Pass {
     Forward,
     /// A store that nothing observes, or that writes what is already there, goes.
     Dse,
+    /// Stack slots that nothing names go, and slots that are not in use together share bytes.
+    Frame,
 }
 
 impl Pass {
     /// Every pass, in pipeline order.
-    pub const ALL: &'static [Pass] = &[Pass::Sroa, Pass::Forward, Pass::Dse];
+    pub const ALL: &'static [Pass] = &[Pass::Sroa, Pass::Forward, Pass::Dse, Pass::Frame];
 
     /// The name by which the pass is selected.
     pub const fn name(self) -> &'static str {
@@ -27,6 +29,7 @@ impl Pass {
             Pass::Sroa => "sroa",
             Pass::Forward => "forward",
             Pass::Dse => "dse",
+            Pass::Frame => "frame",
         }
     }
 }

@@ -6,11 +6,12 @@ use cranelift_codegen::verify_function;
 
 use crate::analysis::MemoryAnalysis;
 use crate::certificate::Certificate;
-use crate::check::{Claims, check, check_promotion};
+use crate::check::{Claims, check, check_frame, check_promotion};
 use crate::context::Context;
 use crate::error::Error;
 use crate::fuel::Fuel;
 use crate::options::{Options, Pass};
+use crate::passes::frame::{self, FrameContext};
 use crate::passes::sroa::{self, SroaContext};
 use crate::passes::{PassContext, dse, forward};
 use crate::report::Report;
@@ -44,6 +45,11 @@ const TABLE: &[Row] = &[
         after: &[Pass::Forward],
         reason: "a store is dead once its readers are gone",
     },
+    Row {
+        pass: Pass::Frame,
+        after: &[Pass::Sroa, Pass::Forward, Pass::Dse],
+        reason: "slots that share bytes are one slot to the others, and slots without accesses go",
+    },
 ];
 
 /// Runs the passes that the options name on `func`.
@@ -63,7 +69,8 @@ pub(crate) fn run(
     report.stats.view_loads = u64::from(view.num_loads());
     report.stats.view_stores = u64::from(view.num_stores());
     let promotes = options.passes.contains(&Pass::Sroa) && !func.sized_stack_slots.is_empty();
-    if !promotes && !is_worthwhile(func, view) {
+    let frames = options.passes.contains(&Pass::Frame) && !func.sized_stack_slots.is_empty();
+    if !promotes && !frames && !is_worthwhile(func, view) {
         return Ok(report);
     }
     context.analysis.flow.compute(func);
@@ -81,6 +88,9 @@ pub(crate) fn run(
         run.promote()?;
     }
     run.forward_and_dse()?;
+    if frames {
+        run.frame()?;
+    }
     Ok(run.report)
 }
 
@@ -159,7 +169,8 @@ impl Run<'_> {
         self.report.stats.memssa_defs = u64::from(ssa.num_defs());
         self.report.stats.memssa_phis = u64::from(ssa.num_phis());
         self.original = self.options.check.then(|| self.func.clone());
-        for row in TABLE.iter().filter(|row| row.pass != Pass::Sroa) {
+        let own_stage = |pass: Pass| matches!(pass, Pass::Sroa | Pass::Frame);
+        for row in TABLE.iter().filter(|row| !own_stage(row.pass)) {
             if self.options.passes.contains(&row.pass) {
                 self.pass(row.pass)?;
             }
@@ -172,12 +183,40 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Smaller frames, once no analysis of memory is needed any more.
+    fn frame(&mut self) -> Result<(), Error> {
+        let before = self.options.check.then(|| self.func.clone());
+        let mut cx = FrameContext {
+            func: self.func,
+            flow: &self.context.analysis.flow,
+            view: &self.context.analysis.view,
+            fuel: self.fuel,
+            options: self.options,
+            stats: &mut self.report.stats,
+            remarks: &mut self.report.remarks,
+        };
+        if !frame::run(&mut cx, &mut self.context.frame) {
+            return Ok(());
+        }
+        self.report.changed = true;
+        if self.options.verify {
+            self.verify_function(Pass::Frame)?;
+        }
+        if let Some(before) = &before {
+            let outside = self.outside(before);
+            check_frame(before, self.func, &outside)
+                .map_err(|message| Error::Unproven { message })?;
+        }
+        Ok(())
+    }
+
     fn pass(&mut self, pass: Pass) -> Result<(), Error> {
         let Context {
             analysis,
             forward,
             dse,
             sroa: _,
+            frame: _,
         } = &mut *self.context;
         let MemoryAnalysis {
             flow,
@@ -198,7 +237,7 @@ impl Run<'_> {
             certificates: self.options.check.then_some(&mut self.certificates),
         };
         let changed = match pass {
-            Pass::Sroa => false,
+            Pass::Sroa | Pass::Frame => false,
             Pass::Forward => forward::run(&mut cx, forward),
             Pass::Dse => dse::run(&mut cx, dse),
         };

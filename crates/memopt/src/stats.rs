@@ -73,6 +73,21 @@ counters! {
     dse_kept_may_trap "dse.kept_may_trap" "Stores kept: the store itself may trap, and no other one traps in its place.";
     dse_kept_endless "dse.kept_endless" "Stores kept: a loop without an exit may come before the overwrite.";
     dse_kept_budget "dse.kept_budget" "Stores kept: the search ended for want of budget.";
+    frame_removed "frame.removed" "Stack slots removed: nothing names them.";
+    frame_merged "frame.merged" "Stack slots removed: they share the bytes of another one.";
+    frame_bytes_before "frame.bytes_before" "Bytes of stack slots in the frame before the pass.";
+    frame_bytes_after "frame.bytes_after" "Bytes of stack slots in the frame after the pass.";
+    frame_kept_key "frame.kept_key" "Slots kept: they have a key.";
+    frame_kept_stack_map "frame.kept_stack_map" "Slots kept: a stack map names them.";
+    frame_kept_debug_tag "frame.kept_debug_tag" "Slots kept: a debug tag names them.";
+    frame_kept_frame "frame.kept_frame" "Slots kept: the function reads its stack or frame pointer, or switches stacks.";
+    frame_kept_compared "frame.kept_compared" "Slots not shared: their address is compared.";
+    frame_kept_out_of_bounds "frame.kept_out_of_bounds" "Slots not shared: an access is out of bounds.";
+    frame_kept_fixed "frame.kept_fixed" "Slots not shared: accesses in an outside region.";
+    frame_kept_readonly "frame.kept_readonly" "Slots not shared: a readonly load, which Cranelift may place elsewhere.";
+    frame_kept_region "frame.kept_region" "Slots not shared: accesses have different regions.";
+    frame_kept_live "frame.kept_live" "Slots not shared: each other slot of the kind is in use at the same time.";
+    frame_kept_limit "frame.kept_limit" "Slots not shared: too many slots and blocks.";
     rewrite_out_of_fuel "rewrite.out_of_fuel" "Rewrites not done for want of fuel.";
 }
 

@@ -29,7 +29,7 @@ const SMALL: [(usize, Statement); 14] = [
 ];
 
 /// All others.
-const LARGE: [(usize, Statement); 15] = [
+const LARGE: [(usize, Statement); 16] = [
     (12, |g| g.derive_place()),
     (10, |g| g.if_else()),
     (3, |g| g.switch()),
@@ -43,6 +43,7 @@ const LARGE: [(usize, Statement); 15] = [
     (6, |g| g.tail_call()),
     (2, |g| g.recursion()),
     (6, |g| g.set_variable()),
+    (8, |g| g.slot_in_scope()),
     (1, |g| g.debugtrap()),
     (1, |g| g.sequence_point()),
 ];
@@ -81,6 +82,19 @@ impl Gen<'_, '_, '_> {
                 self.statement();
             }
         }
+        self.close(&scope);
+    }
+
+    /// Statements that have a slot to themselves: others may be in the same bytes.
+    fn slot_in_scope(&mut self) {
+        if !self.has_scoped_slots {
+            return;
+        }
+        self.shape.scoped_slots += 1;
+        let scope = self.open();
+        let number = self.c.below(2);
+        self.new_slot(number);
+        self.body();
         self.close(&scope);
     }
 

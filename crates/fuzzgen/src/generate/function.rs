@@ -53,6 +53,8 @@ pub(crate) struct Gen<'a, 'c, 'u> {
     /// Slots that hold addresses only.
     pub(crate) pointer_slots: Vec<StackSlot>,
     pub(crate) has_slots: bool,
+    /// There are slots that statements in a scope have to themselves.
+    pub(crate) has_scoped_slots: bool,
     /// Statements that may still be built.
     pub(crate) budget: usize,
     pub(crate) depth: usize,
@@ -102,6 +104,7 @@ pub(crate) fn build(
         hot: Vec::new(),
         pointer_slots: Vec::new(),
         has_slots: false,
+        has_scoped_slots: false,
         budget,
         depth: 0,
         loop_depth: 0,
@@ -161,6 +164,9 @@ impl Gen<'_, '_, '_> {
             self.b.def_var(variable, value);
             self.variables.push(variable);
         }
+        // Known from the start: what is generated first may be executed last.
+        self.has_scoped_slots = self.c.percent(50);
+        self.has_slots = self.has_scoped_slots;
         for number in 0..self.c.below(4) {
             self.new_slot(number);
         }
@@ -169,7 +175,7 @@ impl Gen<'_, '_, '_> {
         }
     }
 
-    fn new_slot(&mut self, number: usize) {
+    pub(crate) fn new_slot(&mut self, number: usize) {
         let size = self.c.pick(&[1u32, 2, 4, 8, 12, 16, 24, 40, 48, 64]);
         let align_shift = self.c.pick(&[0u8, 2, 3, 4]);
         let data = StackSlotData::new(StackSlotKind::ExplicitSlot, size, align_shift);

@@ -42,6 +42,7 @@
 
 mod bits;
 mod forms;
+mod frame;
 mod program;
 mod promotion;
 mod proof;
@@ -52,6 +53,7 @@ mod tests;
 use cranelift_codegen::ir::{Endianness, Function};
 
 use crate::certificate::Certificate;
+pub(crate) use frame::check_frame;
 pub(crate) use promotion::check_promotion;
 use proof::Prover;
 

@@ -58,7 +58,7 @@ pub(super) struct Program<'a> {
     outside: &'a [bool],
     untouched_slot_keys: &'a [u64],
     /// Reachable blocks, in an order in which definitions come before their uses.
-    order: Vec<Block>,
+    pub(super) order: Vec<Block>,
     pub(super) preds: SecondaryMap<Block, Vec<Block>>,
     pub(super) succs: SecondaryMap<Block, Vec<Block>>,
     /// Whether the function can end from here. False for unreachable blocks.

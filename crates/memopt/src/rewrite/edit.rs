@@ -1,7 +1,11 @@
-//! Edits of a function before MemorySSA is built: what promotion of slots is made of.
+//! Edits of a function where there is no MemorySSA to keep in step: what promotion of slots and
+//! smaller frames are made of.
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
-use cranelift_codegen::ir::{Block, BlockArg, BlockCall, Function, Inst, Type, Value};
+use cranelift_codegen::ir::{
+    Block, BlockArg, BlockCall, Function, Inst, InstructionData, StackSlot, StackSlotData, Type,
+    Value,
+};
 use smallvec::SmallVec;
 
 /// Changes a function of which no analysis but the control flow graph is to be kept.
@@ -52,6 +56,25 @@ impl<'a> Edit<'a> {
         let result = self.func.dfg.first_result(inst);
         self.func.dfg.clear_results(inst);
         self.func.dfg.change_to_alias(result, value);
+    }
+
+    /// Has `inst`, a `stack_addr`, name another slot.
+    pub(crate) fn set_named_slot(&mut self, inst: Inst, slot: StackSlot) {
+        if let InstructionData::StackAddr { stack_slot, .. } = &mut self.func.dfg.insts[inst] {
+            *stack_slot = slot;
+        }
+    }
+
+    pub(crate) fn set_slot(&mut self, slot: StackSlot, data: StackSlotData) {
+        self.func.sized_stack_slots[slot] = data;
+    }
+
+    /// Drops the slots from number `length` on, which nothing names.
+    pub(crate) fn truncate_slots(&mut self, length: usize) {
+        if length < self.func.sized_stack_slots.len() {
+            let kept = self.func.sized_stack_slots.values().take(length).cloned();
+            self.func.sized_stack_slots = kept.collect();
+        }
     }
 
     pub(crate) fn remove(&mut self, inst: Inst) {
