@@ -135,6 +135,29 @@ fn a_lost_store_is_caught_by_the_interpreter() {
     assert!(caught * 5 >= all, "{caught} of {all}");
 }
 
+/// What the interpreter finds if the `at`th store of the only function is lost.
+fn interpreted_without_store(at: usize, text: &str) -> Option<String> {
+    let case = Case::parse(text).unwrap();
+    let mut wrong = case.functions.clone();
+    let store = stores(&wrong[0])[at];
+    wrong[0].layout.remove_inst(store);
+    let found = check_interpretation(&case, &wrong, &mut Tally::default());
+    found.err().map(|finding| finding.message)
+}
+
+#[test]
+fn the_interpreter_compares_memory_at_the_trap() {
+    let text = "test run\ntarget x86_64\n\nfunction %f(i64, i32) {\n ss0 = explicit_slot 4\n\
+        block0(v0: i64, v1: i32):\n v2 = stack_addr.i64 ss0\n store v1, v2\n \
+        store v1, v0+8\n trap user1\n}\n; mem: p0 = 16 bytes\n; run: %f(p0, 258)\n";
+    assert_eq!(interpreted_without_store(0, text), None);
+    let found = interpreted_without_store(1, text).unwrap();
+    assert!(
+        found.contains("memory differs, first at byte 8 of all buffers: original 02, optimized 00"),
+        "{found}"
+    );
+}
+
 #[test]
 fn a_lost_store_is_caught() {
     let (caught, all) = caught(|function, store| {
