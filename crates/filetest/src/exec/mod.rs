@@ -25,6 +25,7 @@ pub use bisect::{BadRewrite, Bisection, Difference, bisect};
 pub use invocation::{Argument, ExpectedBytes, ExpectedOutcome, Invocation, invocations_of};
 pub use memory::{Buffer, Pointer, PointerTarget};
 pub use outcome::{InvocationResult, Observation, Outcome, Verdict};
+pub use program::PANICKED;
 
 use crate::options::optimize_functions;
 use crate::source::TestSource;

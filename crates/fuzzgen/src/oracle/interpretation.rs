@@ -20,7 +20,7 @@ use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_interpreter::environment::FunctionStore;
 
-use super::machine::{Machine, Stop};
+use super::machine::{Exception, Machine, Stop};
 use super::{Finding, Oracle, guarded};
 use crate::case::Case;
 use crate::shape::Tally;
@@ -36,8 +36,17 @@ const PADDING_BYTES: u32 = 64;
 /// Distance from a buffer to what is out of bounds, in bytes.
 const OUT_OF_BOUNDS: i64 = 1 << 40;
 
-/// The functions of the runner and of the C library.
+/// The functions of the runner and of the C library. What throws or collects is done by [`Machine`]
+/// instead.
 const LIBRARY: &str = "
+function %host_throw(i32, i64) system_v {
+block0(v0: i32, v1: i64):
+    return
+}
+function %host_collect() system_v {
+block0:
+    return
+}
 function %host_nop() system_v {
 block0:
     return
@@ -151,8 +160,10 @@ pub fn check_interpretation(
     for invocation in case.invocations.iter().take(runs) {
         let start = start(&case.functions[invocation.function], invocation);
         let [before, after] = [&variants[0], &variants[1]].map(|functions| {
-            guarded(Oracle::Interpretation, || Ok(interpret(functions, &start)))
-                .unwrap_or_else(|finding| End::Unknown(finding.message))
+            guarded(Oracle::Interpretation, || {
+                Ok(interpret(functions, &start, tally))
+            })
+            .unwrap_or_else(|finding| End::Unknown(finding.message))
         });
         match (&before, &after) {
             (End::Unknown(_), _) => tally.mark("interpreter.unknown", 1),
@@ -172,6 +183,8 @@ enum End {
     /// With these results, as bits.
     Returned(Vec<u8>, Vec<u8>),
     Trapped(String, Vec<u8>),
+    /// With what no handler caught.
+    Thrown(Exception, Vec<u8>),
     /// The interpreter does not know, or it took too long.
     Unknown(String),
 }
@@ -181,13 +194,14 @@ impl End {
         match self {
             End::Returned(..) => "interpreter.returned",
             End::Trapped(..) => "interpreter.trapped",
+            End::Thrown(..) => "interpreter.thrown",
             End::Unknown(_) => "interpreter.unknown",
         }
     }
 
     fn memory(&self) -> &[u8] {
         match self {
-            End::Returned(_, memory) | End::Trapped(_, memory) => memory,
+            End::Returned(_, memory) | End::Trapped(_, memory) | End::Thrown(_, memory) => memory,
             End::Unknown(_) => &[],
         }
     }
@@ -198,6 +212,9 @@ impl fmt::Display for End {
         match self {
             End::Returned(results, _) => write!(f, "returned {results:02x?}"),
             End::Trapped(trap, _) => write!(f, "trapped {trap}"),
+            End::Thrown(Exception { tag, payload }, _) => {
+                write!(f, "threw {tag} with {payload:#x}")
+            }
             End::Unknown(why) => write!(f, "ended for unknown reasons: {why}"),
         }
     }
@@ -316,17 +333,20 @@ fn drop_sequence_points(function: &mut Function) {
     }
 }
 
-fn interpret(functions: &[Function], start: &Function) -> End {
+fn interpret(functions: &[Function], start: &Function, tally: &mut Tally) -> End {
     let mut store = FunctionStore::default();
     for function in functions.iter().chain(&*FUNCTIONS).chain([start]) {
         store.add(function.name.to_string(), function);
     }
     let mut machine = Machine::new(store, FUEL);
     let stop = machine.run(start);
+    tally.mark("interpreter.caught", machine.caught);
+    tally.mark("interpreter.collected", machine.collected);
     let memory = || machine.stack()[..start.fixed_stack_size() as usize].to_vec();
     match stop {
         Ok(Stop::Returned(values)) => End::Returned(bytes_of(&values), memory()),
         Ok(Stop::Trapped(trap)) => End::Trapped(trap.to_string(), memory()),
+        Ok(Stop::Thrown(exception)) => End::Thrown(exception, memory()),
         Err(error) => End::Unknown(format!("{error:#}")),
     }
 }

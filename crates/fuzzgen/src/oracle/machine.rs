@@ -1,9 +1,13 @@
 //! An interpreter of CLIF out of the single steps of Cranelift's: it keeps hold of memory when a run
-//! ends, and it knows calls with exception edges.
+//! ends, and it unwinds to the exception edges of calls and changes what stack maps name.
+
+use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use cranelift_codegen::data_value::DataValue;
-use cranelift_codegen::ir::{Block, BlockArg, BlockCall, Function, Inst, InstructionData};
+use cranelift_codegen::ir::{
+    Block, BlockArg, BlockCall, ExceptionTableItem, Function, Inst, InstructionData, UserFuncName,
+};
 use cranelift_interpreter::address::Address;
 use cranelift_interpreter::environment::FunctionStore;
 use cranelift_interpreter::instruction::DfgInstructionContext;
@@ -16,6 +20,26 @@ use cranelift_interpreter::step::{ControlFlow, CraneliftTrap, step};
 pub(super) enum Stop {
     Returned(Vec<DataValue>),
     Trapped(CraneliftTrap),
+    Thrown(Exception),
+}
+
+/// What was thrown.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Exception {
+    pub(super) tag: u32,
+    pub(super) payload: i64,
+}
+
+impl Exception {
+    fn of(arguments: &[DataValue]) -> Result<Exception> {
+        match arguments {
+            [DataValue::I32(tag), DataValue::I64(payload)] => Ok(Exception {
+                tag: tag.cast_unsigned(),
+                payload: *payload,
+            }),
+            _ => bail!("host_throw takes a tag and a payload"),
+        }
+    }
 }
 
 /// See the module's documentation.
@@ -25,6 +49,24 @@ pub(super) struct Machine<'a> {
     waiting: Vec<Inst>,
     /// Instructions that it may still take.
     fuel: u64,
+    /// Exceptions that a handler caught.
+    pub(super) caught: u64,
+    /// Values that were changed because a stack map names them.
+    pub(super) collected: u64,
+}
+
+/// What the machine does by itself.
+enum Special {
+    Throw,
+    Collect,
+}
+
+fn special(function: &Function) -> Option<Special> {
+    match &function.name {
+        UserFuncName::Testcase(name) if name.raw() == b"host_throw" => Some(Special::Throw),
+        UserFuncName::Testcase(name) if name.raw() == b"host_collect" => Some(Special::Collect),
+        _ => None,
+    }
 }
 
 impl<'a> Machine<'a> {
@@ -33,6 +75,8 @@ impl<'a> Machine<'a> {
             state: InterpreterState::default().with_function_store(functions),
             waiting: Vec::new(),
             fuel,
+            caught: 0,
+            collected: 0,
         }
     }
 
@@ -60,7 +104,21 @@ impl<'a> Machine<'a> {
                 ControlFlow::ContinueAt(block, arguments) => self.go_to(block, arguments.to_vec()),
                 ControlFlow::Call(callee, arguments) => {
                     self.waiting.push(inst);
-                    self.enter(callee, &arguments)
+                    match special(callee) {
+                        None => self.enter(callee, &arguments),
+                        Some(Special::Collect) => {
+                            self.collect();
+                            self.waiting.pop();
+                            self.resume(inst, &[])?
+                        }
+                        Some(Special::Throw) => {
+                            let exception = Exception::of(&arguments)?;
+                            match self.unwind(exception)? {
+                                Some(next) => next,
+                                None => return Ok(Stop::Thrown(exception)),
+                            }
+                        }
+                    }
                 }
                 ControlFlow::ReturnCall(callee, arguments) => {
                     self.state.pop_frame();
@@ -148,6 +206,61 @@ impl<'a> Machine<'a> {
         };
         let target = *dfg.exception_tables[table].normal_return();
         self.take_edge(target, results, &[])
+    }
+
+    /// Goes on at the nearest handler; none if there is none. The first frame stays.
+    fn unwind(&mut self, exception: Exception) -> Result<Option<Option<Inst>>> {
+        while let Some(call) = self.waiting.pop() {
+            if let Some(target) = self.handler(call, exception.tag) {
+                self.caught += 1;
+                let payload = [exception.payload, i64::from(exception.tag)].map(DataValue::I64);
+                return self.take_edge(target, &[], &payload).map(Some);
+            }
+            if !self.waiting.is_empty() {
+                self.state.pop_frame();
+            }
+        }
+        Ok(None)
+    }
+
+    /// The handler of a call for a tag: one that names it, else one for all.
+    fn handler(&self, call: Inst, tag: u32) -> Option<BlockCall> {
+        let dfg = &self.function().dfg;
+        let table = &dfg.exception_tables[dfg.insts[call].exception_table()?];
+        let named = table.items().find_map(|item| match item {
+            ExceptionTableItem::Tag(other, target) if other.as_u32() == tag => Some(target),
+            _ => None,
+        });
+        named.or_else(|| {
+            table.items().find_map(|item| match item {
+                ExceptionTableItem::Default(target) => Some(target),
+                _ => None,
+            })
+        })
+    }
+
+    /// Adds 1 to the first byte of every value that the stack maps of the frames name.
+    fn collect(&mut self) {
+        let mut start = 0;
+        for (frame, &call) in self.state.frame_stack.iter().zip(&self.waiting) {
+            let function = frame.function();
+            let slots = &function.sized_stack_slots;
+            let entries = function.dfg.user_stack_map_entries(call);
+            let named: BTreeSet<u32> = entries
+                .unwrap_or_default()
+                .iter()
+                .map(|entry| {
+                    let before = slots.keys().filter(|&slot| slot < entry.slot);
+                    before.map(|slot| slots[slot].size).sum::<u32>() + entry.offset
+                })
+                .collect();
+            for at in named {
+                let byte = &mut self.state.stack[(start + at) as usize];
+                *byte = byte.wrapping_add(1);
+                self.collected += 1;
+            }
+            start += function.fixed_stack_size();
+        }
     }
 
     fn take_edge(
