@@ -18,7 +18,7 @@ use super::memory::Layout;
 use super::outcome::{Observation, Outcome, resolve};
 use super::program::{Program, entry_symbol, function_symbol};
 use super::trampoline::{CELL_BYTES, pack, unpack};
-use super::{RUN_SECONDS_MAX, Support};
+use super::{RUN_SECONDS_MAX, STACK_BYTES, Support};
 
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
@@ -244,7 +244,7 @@ fn check(tool: &str, output: &Output) -> Result<()> {
     Ok(())
 }
 
-/// Reads what the harness printed: where functions begin, then for each run line and variant the end
+/// Reads what the harness printed: where its stack is, where functions begin, then for each run line and variant the end
 /// and the buffers.
 fn parse_output(
     output: &str,
@@ -253,6 +253,7 @@ fn parse_output(
     invocations: &[Invocation],
 ) -> Result<Vec<Vec<Observation>>> {
     let mut lines = output.lines();
+    let stack = parse_address(field(lines.next().unwrap_or_default(), "stack")?)?;
     let mut starts = Vec::new();
     for functions in variants {
         let lines = lines.by_ref().take(functions.len());
@@ -271,7 +272,7 @@ fn parse_output(
                 outcome,
                 memory: memory.collect::<Result<_>>()?,
                 base: ARENA_BASE,
-                stack: 0..0,
+                stack: stack.saturating_sub(STACK_BYTES)..stack,
             });
         }
     }

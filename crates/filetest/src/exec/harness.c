@@ -173,6 +173,7 @@ static void run_one(const struct run *run) {
 int main(void) {
     report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (report == MAP_FAILED) fail("mmap");
+    printf("stack %llx\n", (unsigned long long)__builtin_frame_address(0));
     for (size_t i = 0; i < function_count; i++) printf("function %llx\n", (unsigned long long)functions[i]);
     for (size_t i = 0; i < run_count; i++) run_one(&runs[i]);
     return 0;

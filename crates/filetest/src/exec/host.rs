@@ -25,13 +25,11 @@ use self::arena::Arena;
 use self::batch::{Batch, Call, End};
 use self::guard::Entry;
 use self::unwind::{CallTable, host_collect, host_throw, host_throw_tail};
+use super::STACK_BYTES;
 use super::invocation::Invocation;
 use super::outcome::{Observation, Outcome, resolve};
 use super::program::{HOST_THROW_TAIL, Program};
 use super::trampoline::{CELL_BYTES, pack, unpack};
-
-/// Stack that a run may take, in bytes.
-const STACK_BYTES: u64 = 8 << 20;
 
 /// Runs `invocations` on each of `variants`; the observations are in that order.
 ///

@@ -82,7 +82,7 @@ pub struct Observation {
     pub memory: Vec<Vec<u8>>,
     /// The address at which the run's buffers were placed.
     pub(crate) base: u64,
-    /// Where stack slots lie, if that differs from run to run.
+    /// Where stack slots lie, which differs from run to run and with the layout of frames.
     pub(crate) stack: Range<u64>,
 }
 
