@@ -9,7 +9,8 @@ use cranelift_codegen::dominator_tree::DominatorTree;
 use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::flowgraph::ControlFlowGraph;
 use cranelift_codegen::ir::{
-    Block, Function, Inst, InstructionData, Opcode, StackSlot, Value, ValueDef,
+    Block, ExternalName, Function, Inst, InstructionData, LibCall, Opcode, StackSlot, Value,
+    ValueDef,
 };
 use cranelift_codegen::isa::TargetIsa;
 
@@ -125,6 +126,32 @@ pub fn memory_ops(func: &Function) -> SecondaryMap<Block, u32> {
             .count() as u32;
     }
     ops
+}
+
+/// The memory operations that a call costs besides what the callee does: the return address, and
+/// values kept over it.
+const CALL_OPS: u32 = 4;
+
+/// What the call of a memory function that is told how many bytes counts as: [`CALL_OPS`] and what
+/// it does to words of 8 bytes. 0 for any other instruction.
+pub(crate) fn ops_of_memory_function(func: &Function, inst: Inst) -> u32 {
+    let dfg = &func.dfg;
+    let InstructionData::Call { func_ref, .. } = dfg.insts[inst] else {
+        return 0;
+    };
+    let ops_a_word = match dfg.ext_funcs[func_ref].name {
+        ExternalName::LibCall(LibCall::Memcpy | LibCall::Memmove) => 2,
+        ExternalName::LibCall(LibCall::Memset) => 1,
+        _ => return 0,
+    };
+    let length = dfg.inst_args(inst).get(2).and_then(|&length| {
+        let def = dfg.value_def(dfg.resolve_aliases(length)).inst()?;
+        match dfg.insts[def] {
+            InstructionData::UnaryImm { imm, .. } => u32::try_from(imm.bits()).ok(),
+            _ => None,
+        }
+    });
+    length.map_or(0, |length| CALL_OPS + ops_a_word * length.div_ceil(8))
 }
 
 fn is_memory_op(opcode: Opcode) -> bool {

@@ -25,7 +25,7 @@ use std::fmt;
 use cranelift_codegen::entity::{EntitySet, SecondaryMap};
 use cranelift_codegen::ir::{Block, Function};
 
-use crate::counts::{memory_ops, reachable_blocks};
+use crate::counts::{memory_ops, ops_of_memory_function, reachable_blocks};
 
 /// Blocks of a [`WorsePath`] that its text names.
 const NAMED_BLOCKS_MAX: usize = 12;
@@ -89,6 +89,23 @@ struct Search {
     weight: SecondaryMap<Block, i64>,
 }
 
+/// What the memory functions count as that `block` calls in `func` and does not in `other`: doing
+/// their work without a call would otherwise look like more.
+fn calls_only_in(func: &Function, other: &Function, block: Block) -> i64 {
+    if !func.layout.is_block_inserted(block) {
+        return 0;
+    }
+    let calls = func.layout.block_insts(block).filter(|&inst| {
+        let is_there = other.dfg.inst_is_valid(inst)
+            && other.dfg.insts[inst].opcode().is_call()
+            && other.layout.inst_block(inst).is_some();
+        !is_there
+    });
+    calls
+        .map(|inst| i64::from(ops_of_memory_function(func, inst)))
+        .sum()
+}
+
 /// The heaviest known walk to each block.
 struct Walks {
     total: SecondaryMap<Block, Option<i64>>,
@@ -114,7 +131,9 @@ impl Search {
             .filter(|&block| can_run(block))
         {
             search.order.push(block);
-            search.weight[block] = i64::from(new[block]) - i64::from(old[block]);
+            search.weight[block] = i64::from(new[block]) + calls_only_in(after, before, block)
+                - i64::from(old[block])
+                - calls_only_in(before, after, block);
             search.successors[block] = after
                 .block_successors(block)
                 .filter(|&next| can_run(next))

@@ -53,13 +53,14 @@ impl MemoryAnalysis {
     ) -> Result<(), Error> {
         check_target(isa)?;
         self.view.scan(func, isa.endianness(), options);
+        self.flow.compute(func);
         self.analyze(func, options);
         Ok(())
     }
 
-    /// The rest of [`MemoryAnalysis::compute`] after the view has scanned the function.
+    /// The rest of [`MemoryAnalysis::compute`] after the view has scanned the function and the
+    /// control flow is known.
     pub(crate) fn analyze(&mut self, func: &Function, options: &Options) {
-        self.flow.compute(func);
         self.view.analyze(func, &self.flow, options);
         self.ssa.build(func, &self.flow, &self.view);
         self.walker

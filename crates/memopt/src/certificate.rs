@@ -1,6 +1,6 @@
 //! What each rewrite claims, for the checker to prove.
 
-use cranelift_codegen::ir::{Inst, Value};
+use cranelift_codegen::ir::{Block, Inst, StackSlot, Value};
 
 use crate::convert::Conversion;
 
@@ -21,4 +21,31 @@ pub(crate) enum Certificate {
     StoreUnobserved { store: Inst },
     /// At the store, memory holds the stored value already: `witness` read or wrote it.
     StoreInVain { store: Inst, witness: Inst },
+}
+
+/// Some bytes of a stack slot that are held in values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PromotedCell {
+    pub(crate) slot: StackSlot,
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+/// A block parameter that was added, and the bytes that it holds.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromotedParam {
+    pub(crate) block: Block,
+    pub(crate) value: Value,
+    pub(crate) cell: PromotedCell,
+}
+
+/// The claim of one round of promotion: the function does what it did, with the bytes of `cells`
+/// in values instead of memory. What a value stands for follows from the two functions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Promotion {
+    pub(crate) cells: Vec<PromotedCell>,
+    pub(crate) params: Vec<PromotedParam>,
+    /// For each call of a memory function that went and is not wholly done by values, the accesses
+    /// and calls that stand in its place.
+    pub(crate) calls: Vec<(Inst, Vec<Inst>)>,
 }

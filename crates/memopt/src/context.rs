@@ -7,7 +7,7 @@ use crate::analysis::{MemoryAnalysis, check_target};
 use crate::error::Error;
 use crate::fuel::Fuel;
 use crate::options::Options;
-use crate::passes::{dse::Dse, forward::Forward};
+use crate::passes::{dse::Dse, forward::Forward, sroa::Sroa};
 use crate::pipeline;
 use crate::report::Report;
 
@@ -15,6 +15,7 @@ use crate::report::Report;
 #[derive(Debug, Default)]
 pub(crate) struct Context {
     pub(crate) analysis: MemoryAnalysis,
+    pub(crate) sroa: Sroa,
     pub(crate) forward: Forward,
     pub(crate) dse: Dse,
 }

@@ -5,7 +5,9 @@
 
 use std::fmt;
 
-use cranelift_codegen::ir::{Function, Inst, InstructionData, Opcode, Value, ValueDef};
+use cranelift_codegen::ir::{
+    ExternalName, Function, Inst, InstructionData, LibCall, Opcode, Value, ValueDef, types,
+};
 
 use crate::faults::{Fault, planted};
 
@@ -422,6 +424,61 @@ impl fmt::Display for Effects {
             separator = ", ";
         }
         Ok(())
+    }
+}
+
+/// What a memory function of the C library does to memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MemoryFunction {
+    /// Copies bytes that are not written by it; of `memmove` too.
+    Copy {
+        to: Value,
+        from: Value,
+        length: Value,
+    },
+    /// Fills bytes with the low byte of `byte`.
+    Set {
+        to: Value,
+        byte: Value,
+        length: Value,
+    },
+}
+
+/// The memory function that `inst` calls, if it does and passes what that takes.
+pub(crate) fn memory_function(func: &Function, inst: Inst) -> Option<MemoryFunction> {
+    let InstructionData::Call {
+        opcode, func_ref, ..
+    } = func.dfg.insts[inst]
+    else {
+        return None;
+    };
+    let ExternalName::LibCall(libcall) = func.dfg.ext_funcs[func_ref].name else {
+        return None;
+    };
+    let &[to, second, length] = func.dfg.inst_args(inst) else {
+        return None;
+    };
+    let is_pointer = |value: Value| func.dfg.value_type(value) == types::I64;
+    let returns = match *func.dfg.inst_results(inst) {
+        [] => true,
+        [result] => is_pointer(result),
+        _ => false,
+    };
+    if opcode != Opcode::Call || !returns || !is_pointer(to) || !is_pointer(length) {
+        return None;
+    }
+    match libcall {
+        LibCall::Memcpy | LibCall::Memmove if is_pointer(second) => Some(MemoryFunction::Copy {
+            to,
+            from: second,
+            length,
+        }),
+        LibCall::Memset if func.dfg.value_type(second).is_int() => Some(MemoryFunction::Set {
+            to,
+            byte: second,
+            length,
+        }),
+        _ => None,
     }
 }
 

@@ -87,6 +87,7 @@ faults! {
     WiderKiller "wider-killer" "A wider store that may trap is no observation point.";
     LoadAsWitness "load-as-witness" "A load shows that a page may be written.";
     RemovedKiller "removed-killer" "A store that was removed still overwrites.";
+    UpdateWhole "update-whole" "A narrow store to a wide cell leaves its old bytes.";
     DifferentValue "different-value" "A store of another value of the same type is in vain.";
 }
 

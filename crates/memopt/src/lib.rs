@@ -21,6 +21,7 @@ pub mod faults;
 #[cfg(not(feature = "seeded-faults"))]
 mod faults;
 pub mod flow;
+mod frontier;
 mod fuel;
 pub mod memssa;
 mod options;

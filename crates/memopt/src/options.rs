@@ -9,6 +9,8 @@ use cranelift_codegen::ir::AliasRegionData;
 /// statistics and its filetest folder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
+    /// Bytes of a stack slot become SSA values.
+    Sroa,
     /// A load takes the value that a dominating store or load of the same bytes holds.
     Forward,
     /// A store that nothing observes, or that writes what is already there, goes.
@@ -17,11 +19,12 @@ pub enum Pass {
 
 impl Pass {
     /// Every pass, in pipeline order.
-    pub const ALL: &'static [Pass] = &[Pass::Forward, Pass::Dse];
+    pub const ALL: &'static [Pass] = &[Pass::Sroa, Pass::Forward, Pass::Dse];
 
     /// The name by which the pass is selected.
     pub const fn name(self) -> &'static str {
         match self {
+            Pass::Sroa => "sroa",
             Pass::Forward => "forward",
             Pass::Dse => "dse",
         }

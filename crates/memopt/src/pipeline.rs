@@ -6,13 +6,15 @@ use cranelift_codegen::verify_function;
 
 use crate::analysis::MemoryAnalysis;
 use crate::certificate::Certificate;
-use crate::check::{Claims, check};
+use crate::check::{Claims, check, check_promotion};
 use crate::context::Context;
 use crate::error::Error;
 use crate::fuel::Fuel;
 use crate::options::{Options, Pass};
+use crate::passes::sroa::{self, SroaContext};
 use crate::passes::{PassContext, dse, forward};
 use crate::report::Report;
+use crate::view::View;
 
 /// A row of the pass table.
 struct Row {
@@ -28,8 +30,13 @@ struct Row {
 /// The pipeline.
 const TABLE: &[Row] = &[
     Row {
-        pass: Pass::Forward,
+        pass: Pass::Sroa,
         after: &[],
+        reason: "what becomes values needs no analysis of memory",
+    },
+    Row {
+        pass: Pass::Forward,
+        after: &[Pass::Sroa],
         reason: "loads that are gone observe no store",
     },
     Row {
@@ -53,17 +60,15 @@ pub(crate) fn run(
     }
     let view = &mut context.analysis.view;
     view.scan(func, isa.endianness(), options);
-    let (loads, stores) = (view.num_loads(), view.num_stores());
-    report.stats.view_loads = u64::from(loads);
-    report.stats.view_stores = u64::from(stores);
-    if !is_worthwhile(func, loads, stores) {
+    report.stats.view_loads = u64::from(view.num_loads());
+    report.stats.view_stores = u64::from(view.num_stores());
+    let promotes = options.passes.contains(&Pass::Sroa) && !func.sized_stack_slots.is_empty();
+    if !promotes && !is_worthwhile(func, view) {
         return Ok(report);
     }
-    context.analysis.analyze(func, options);
-    report.stats.memssa_defs = u64::from(context.analysis.ssa.num_defs());
-    report.stats.memssa_phis = u64::from(context.analysis.ssa.num_phis());
+    context.analysis.flow.compute(func);
     let mut run = Run {
-        original: options.check.then(|| func.clone()),
+        original: None,
         certificates: Vec::new(),
         func,
         isa,
@@ -72,21 +77,17 @@ pub(crate) fn run(
         fuel,
         report,
     };
-    for row in TABLE {
-        if options.passes.contains(&row.pass) {
-            run.pass(row.pass)?;
-        }
+    if promotes {
+        run.promote()?;
     }
-    run.check()?;
-    let counts = run.context.analysis.walk_counts();
-    run.report.stats.memssa_walks = counts.walks;
-    run.report.stats.memssa_walk_steps = counts.steps;
-    run.report.stats.memssa_walks_exhausted = counts.exhausted;
+    run.forward_and_dse()?;
     Ok(run.report)
 }
 
-/// Whether any pass can do anything: a load needs a source, a store an overwrite or a slot.
-fn is_worthwhile(func: &Function, loads: u32, stores: u32) -> bool {
+/// Whether any pass on MemorySSA can do anything: a load needs a source, a store an overwrite or a
+/// slot.
+fn is_worthwhile(func: &Function, view: &View) -> bool {
+    let (loads, stores) = (view.num_loads(), view.num_stores());
     loads + stores >= 2 || (stores > 0 && !func.sized_stack_slots.is_empty())
 }
 
@@ -109,11 +110,74 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
+    /// Scalar replacement, which comes before there is MemorySSA.
+    fn promote(&mut self) -> Result<(), Error> {
+        for _ in 0..sroa::ROUNDS_MAX {
+            let before = self.options.check.then(|| self.func.clone());
+            let mut cx = SroaContext {
+                func: self.func,
+                flow: &self.context.analysis.flow,
+                view: &self.context.analysis.view,
+                fuel: self.fuel,
+                options: self.options,
+                stats: &mut self.report.stats,
+                remarks: &mut self.report.remarks,
+                endianness: self.isa.endianness(),
+            };
+            let round = sroa::run_round(&mut cx, &mut self.context.sroa);
+            let Some(promotion) = round.promotion else {
+                break;
+            };
+            self.report.changed = true;
+            self.context
+                .analysis
+                .view
+                .scan(self.func, self.isa.endianness(), self.options);
+            if self.options.verify {
+                self.verify_function(Pass::Sroa)?;
+            }
+            if let Some(before) = &before {
+                let outside = self.outside(before);
+                let order = self.isa.endianness();
+                check_promotion(before, self.func, order, &outside, &promotion)
+                    .map_err(|message| Error::Unproven { message })?;
+            }
+            if !round.again {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The passes on MemorySSA.
+    fn forward_and_dse(&mut self) -> Result<(), Error> {
+        if !is_worthwhile(self.func, &self.context.analysis.view) {
+            return Ok(());
+        }
+        self.context.analysis.analyze(self.func, self.options);
+        let ssa = &self.context.analysis.ssa;
+        self.report.stats.memssa_defs = u64::from(ssa.num_defs());
+        self.report.stats.memssa_phis = u64::from(ssa.num_phis());
+        self.original = self.options.check.then(|| self.func.clone());
+        for row in TABLE.iter().filter(|row| row.pass != Pass::Sroa) {
+            if self.options.passes.contains(&row.pass) {
+                self.pass(row.pass)?;
+            }
+        }
+        self.check()?;
+        let counts = self.context.analysis.walk_counts();
+        self.report.stats.memssa_walks = counts.walks;
+        self.report.stats.memssa_walk_steps = counts.steps;
+        self.report.stats.memssa_walks_exhausted = counts.exhausted;
+        Ok(())
+    }
+
     fn pass(&mut self, pass: Pass) -> Result<(), Error> {
         let Context {
             analysis,
             forward,
             dse,
+            sroa: _,
         } = &mut *self.context;
         let MemoryAnalysis {
             flow,
@@ -134,6 +198,7 @@ impl Run<'_> {
             certificates: self.options.check.then_some(&mut self.certificates),
         };
         let changed = match pass {
+            Pass::Sroa => false,
             Pass::Forward => forward::run(&mut cx, forward),
             Pass::Dse => dse::run(&mut cx, dse),
         };
@@ -145,28 +210,36 @@ impl Run<'_> {
     }
 
     fn verify(&mut self, pass: Pass) -> Result<(), Error> {
-        let failed = |message: String| Error::Verifier {
-            pass: pass.to_string(),
-            message,
-        };
-        verify_function(self.func, self.isa).map_err(|errors| failed(errors.to_string()))?;
+        self.verify_function(pass)?;
         let verified = self.context.analysis.verify(self.func);
-        verified.map_err(|error| failed(error.to_string()))
+        verified.map_err(|error| Error::Verifier {
+            pass: pass.to_string(),
+            message: error.to_string(),
+        })
+    }
+
+    fn verify_function(&self, pass: Pass) -> Result<(), Error> {
+        verify_function(self.func, self.isa).map_err(|errors| Error::Verifier {
+            pass: pass.to_string(),
+            message: errors.to_string(),
+        })
+    }
+
+    /// Which regions change from outside.
+    fn outside(&self, func: &Function) -> Vec<bool> {
+        let regions = func.dfg.alias_regions.iter();
+        let is_outside = |region| {
+            let mut names = self.options.outside_regions.iter();
+            names.any(|name| name.matches(region))
+        };
+        regions.map(|(_, region)| is_outside(region)).collect()
     }
 
     fn check(&self) -> Result<(), Error> {
         let Some(original) = &self.original else {
             return Ok(());
         };
-        let outside: Vec<bool> = original
-            .dfg
-            .alias_regions
-            .iter()
-            .map(|(_, region)| {
-                let mut names = self.options.outside_regions.iter();
-                names.any(|name| name.matches(region))
-            })
-            .collect();
+        let outside = self.outside(original);
         let claims = Claims {
             certificates: &self.certificates,
             endianness: self.isa.endianness(),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cranelift_codegen::ir::{Block, Function, Inst, SourceLoc};
+use cranelift_codegen::ir::{Block, Function, Inst, SourceLoc, StackSlot};
 
 use crate::options::Pass;
 
@@ -24,11 +24,13 @@ pub struct Remark {
     pub pass: Pass,
     /// What it did.
     pub action: Action,
-    /// The access.
-    pub inst: Inst,
+    /// The access; for a stack slot, the first of its accesses or the one that blocks.
+    pub inst: Option<Inst>,
+    /// The stack slot, if the remark is about one.
+    pub slot: Option<StackSlot>,
     /// Its block.
     pub block: Option<Block>,
-    /// Its text.
+    /// The text of the access or slot.
     pub text: String,
     /// The reason, with the label of the pass's legality condition.
     pub reason: &'static str,
@@ -51,12 +53,34 @@ impl Remark {
         Remark {
             pass,
             action,
-            inst,
+            inst: Some(inst),
+            slot: None,
             block: func.layout.inst_block(inst),
             text: text(inst),
             reason,
             other: other.map(|other| (other, text(other))),
             srcloc: func.srcloc(inst),
+        }
+    }
+
+    pub(crate) fn of_slot(
+        func: &Function,
+        pass: Pass,
+        action: Action,
+        slot: StackSlot,
+        reason: &'static str,
+        other: Option<Inst>,
+    ) -> Remark {
+        Remark {
+            pass,
+            action,
+            inst: None,
+            slot: Some(slot),
+            block: other.and_then(|other| func.layout.inst_block(other)),
+            text: func.sized_stack_slots[slot].to_string(),
+            reason,
+            other: other.map(|other| (other, func.dfg.display_inst(other).to_string())),
+            srcloc: other.map_or_else(SourceLoc::default, |other| func.srcloc(other)),
         }
     }
 }
@@ -67,7 +91,12 @@ impl fmt::Display for Remark {
             Action::Removed => "remove",
             Action::Kept => "keep",
         };
-        write!(f, "{}: {action} {} ({})", self.pass, self.inst, self.text)?;
+        write!(f, "{}: {action} ", self.pass)?;
+        match (self.inst, self.slot) {
+            (Some(inst), _) => write!(f, "{inst} ({})", self.text)?,
+            (None, Some(slot)) => write!(f, "{slot} ({})", self.text)?,
+            (None, None) => f.write_str(&self.text)?,
+        }
         if let Some(block) = self.block {
             write!(f, " in {block}")?;
         }

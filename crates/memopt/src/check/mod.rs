@@ -43,6 +43,7 @@
 mod bits;
 mod forms;
 mod program;
+mod promotion;
 mod proof;
 mod structure;
 #[cfg(test)]
@@ -51,6 +52,7 @@ mod tests;
 use cranelift_codegen::ir::{Endianness, Function};
 
 use crate::certificate::Certificate;
+pub(crate) use promotion::check_promotion;
 use proof::Prover;
 
 /// What the checker is told besides the functions.

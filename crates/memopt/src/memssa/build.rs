@@ -5,9 +5,9 @@ use cranelift_codegen::entity::{PrimaryMap, SecondaryMap};
 use cranelift_codegen::ir::{Block, Function};
 use cranelift_codegen::packed_option::PackedOption;
 
-use super::idf::Frontier;
 use super::{AccessData, AccessKind, MemoryAccess, MemorySsa};
 use crate::flow::Flow;
+use crate::frontier::Frontier;
 use crate::view::{Class, ClassKind, Entry, View};
 
 /// Scratch storage of a build.
@@ -142,7 +142,9 @@ impl MemorySsa {
         });
         let mut builder = std::mem::take(&mut self.builder);
         self.create_defs(flow, view, &mut builder);
-        builder.frontier.compute(flow, &builder.def_blocks);
+        builder
+            .frontier
+            .compute(flow, &builder.def_blocks, |_| true);
         self.create_phis(func, flow, &builder);
         self.create_uses(flow, view);
         self.rename(flow, view, &mut builder);

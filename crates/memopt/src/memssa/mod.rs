@@ -13,7 +13,6 @@
 //! [`MemorySsa::build`].
 
 mod build;
-mod idf;
 mod print;
 #[cfg(test)]
 mod tests;

@@ -14,9 +14,10 @@
 //! - L1: the load is not fixed: not in an outside region, not out of its slot's bounds.
 //! - L2: the source dominates the load and names the same bytes, by the same address.
 //! - L3: nothing between the source and the load may change the bytes, on any path: the source is
-//!   the clobber of the load, or is a load with the same clobber. Calls, fences and atomics count
-//!   as changing all but private slots, so they also keep pages accessible as they were: the load
-//!   cannot trap where the source did not.
+//!   the clobber of the load, or is a load below it. Calls, fences and atomics count as changing
+//!   all but private slots, so they also keep pages accessible as they were: the load cannot trap
+//!   where the source did not. The bytes of a readonly load never change: one that cannot trap takes
+//!   its value, readonly or not.
 //! - L4: the two do not have different regions.
 //! - L5: the two have the same byte order, or one byte.
 //! - L6: the values differ by a bit-exact conversion of the same width.
@@ -25,7 +26,11 @@
 //!   or hoisted above a loop, on paths that had no such access.
 //! - L8: no store that may trap stores the load's value back to where it comes from, if the value
 //!   would need a conversion. Cranelift drops such a store if it sees the load, and could not here.
-//! - L9: the flags that the source may keep fit into the function's table.
+//!   Of several loads that are equal, the first stays, and the others take its value: Cranelift
+//!   would have dropped the stores of all of them.
+//! - L9: no later load that may trap finds this one its only source. A readonly load takes its value
+//!   across what that load may not; Cranelift would find the two equal.
+//! - L10: the flags that the source may keep fit into the function's table.
 //!
 //! # Needs / keeps
 //!
@@ -35,7 +40,7 @@
 //! # Cost
 //!
 //! One hash of an address a load or store; a walk only for loads whose bytes were named before.
-//! At most [`CANDIDATES_MAX`] sources are tried for a load. Walks draw on the budget.
+//! At most [`CANDIDATES_MAX`] sources and leaders are tried for a load. Walks draw on the budget.
 //!
 //! # Order
 //!
@@ -54,12 +59,14 @@
 
 use cranelift_codegen::ir::{Block, Inst, Opcode, Value};
 use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
 
 use super::PassContext;
 use crate::alias::{Alias, Instance, alias};
 use crate::convert::{Conversion, plan_conversion};
 use crate::effects::Access;
 use crate::faults::{Fault, planted};
+use crate::memssa::AccessKind;
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
@@ -93,6 +100,9 @@ struct Candidate {
     key: Key,
     /// The candidate of the same bytes before this one.
     before: Option<u32>,
+    /// The place in the plan of a load that is to be replaced. It leads equal loads below it, and is
+    /// a source only to those that have no other.
+    leads: Option<usize>,
 }
 
 /// What is to be done: a load, and where its value comes from.
@@ -102,6 +112,9 @@ struct Replacement {
     source: Entry,
     value: Value,
     conversion: Conversion,
+    /// The first of the loads that are equal to this one and need a conversion, if it is not this one.
+    leader: Option<usize>,
+    called_off: bool,
 }
 
 /// Why a load stays.
@@ -115,6 +128,7 @@ enum Kept {
     Type(Inst),
     MovableSource(Inst),
     StoredBack(Inst),
+    Needed(Inst),
 }
 
 /// A step of the visit of the dominator tree.
@@ -130,8 +144,7 @@ enum Step {
 pub(crate) struct Forward {
     latest: FxHashMap<Key, u32>,
     candidates: Vec<Candidate>,
-    /// None for a replacement that was called off.
-    plan: Vec<Option<Replacement>>,
+    plan: Vec<Replacement>,
     /// Replaced loads that need a conversion, by their result, with their place in the plan.
     converted: FxHashMap<Value, usize>,
     steps: Vec<Step>,
@@ -176,7 +189,7 @@ impl Forward {
                 Access::Load => self.visit_load(cx, entry),
                 Access::Store if !data.fixed => {
                     self.call_off_if_stored_back(cx, entry);
-                    self.add_candidate(cx, entry);
+                    self.add_candidate(cx, entry, None);
                 }
                 Access::Store | Access::Atomic { .. } | Access::None => {}
             }
@@ -197,26 +210,72 @@ impl Forward {
     }
 
     fn visit_load(&mut self, cx: &mut PassContext<'_>, load: Entry) {
-        match self.plan_load(cx, load) {
-            Ok(replacement) => {
-                let inst = cx.view.entry(load).inst;
-                let result = cx.func.dfg.first_result(inst);
-                if replacement.conversion.steps.is_empty() {
-                    // Addresses made of the result are those made of the value.
-                    cx.view
-                        .set_equal(cx.func, cx.flow, result, replacement.value);
-                } else {
-                    self.converted.insert(result, self.plan.len());
-                }
-                self.plan.push(Some(replacement));
-            }
+        let mut leaders = SmallVec::new();
+        let planned = self.plan_load(cx, load, &mut leaders);
+        let planned = planned.or_else(|kept| self.keep_leader(cx, load, &leaders).ok_or(kept));
+        match planned {
+            Ok(replacement) => self.add_replacement(cx, replacement, &leaders),
             Err(kept) => {
                 note_kept(cx, load, kept);
                 if kept != Kept::Fixed {
-                    self.add_candidate(cx, load);
+                    self.add_candidate(cx, load, None);
                 }
             }
         }
+    }
+
+    fn add_replacement(
+        &mut self,
+        cx: &mut PassContext<'_>,
+        mut replacement: Replacement,
+        leaders: &[u32],
+    ) {
+        let load = replacement.load;
+        let result = result_of(cx, load);
+        let converts = !replacement.conversion.steps.is_empty();
+        let mut equal = (!converts).then_some(replacement.value);
+        if converts {
+            replacement.leader = self.leader_of(cx, load, leaders).map(|(_, place)| place);
+            equal = replacement
+                .leader
+                .map(|place| result_of(cx, self.plan[place].load));
+            self.converted.insert(result, self.plan.len());
+        }
+        if let Some(equal) = equal {
+            // Addresses made of the result are those made of the value.
+            cx.view.set_equal(cx.func, cx.flow, result, equal);
+        }
+        let leads = replacement.leader.is_none() && (converts || is_readonly(cx, load));
+        if leads && leaders.len() < CANDIDATES_MAX {
+            self.add_candidate(cx, load, Some(self.plan.len()));
+        }
+        self.plan.push(replacement);
+    }
+
+    /// L9: calls off the replacement of a readonly load to take the value from it.
+    fn keep_leader(
+        &mut self,
+        cx: &mut PassContext<'_>,
+        load: Entry,
+        leaders: &[u32],
+    ) -> Option<Replacement> {
+        let (index, place) = self.leader_of(cx, load, leaders)?;
+        let leader = &mut self.plan[place];
+        if !leader.called_off {
+            leader.called_off = true;
+            let load_inst = cx.view.entry(load).inst;
+            note_kept(cx, leader.load, Kept::Needed(load_inst));
+        }
+        self.candidates[index as usize].leads = None;
+        let value = result_of(cx, leader.load);
+        Some(Replacement {
+            load,
+            source: leader.load,
+            value,
+            conversion: Conversion::default(),
+            leader: None,
+            called_off: false,
+        })
     }
 
     /// L8.
@@ -232,30 +291,57 @@ impl Forward {
         let Some(&place) = self.converted.get(&value) else {
             return;
         };
-        let Some(load) = self.plan[place]
-            .as_ref()
-            .map(|replacement| replacement.load)
-        else {
+        let first = self.plan[place].leader.unwrap_or(place);
+        let leader = &mut self.plan[first];
+        if leader.called_off {
             return;
-        };
+        }
         let to = cx.view.location(cx.func, cx.flow, store);
-        let from = cx.view.location(cx.func, cx.flow, load);
+        let from = cx.view.location(cx.func, cx.flow, leader.load);
         if Key::of(&to) == Key::of(&from) {
-            self.plan[place] = None;
-            note_kept(cx, load, Kept::StoredBack(store_inst));
+            leader.called_off = true;
+            note_kept(cx, leader.load, Kept::StoredBack(store_inst));
         }
     }
 
-    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry) {
+    /// The first of `leaders` that loads what `load` does, and its place in the plan.
+    fn leader_of(
+        &self,
+        cx: &mut PassContext<'_>,
+        load: Entry,
+        leaders: &[u32],
+    ) -> Option<(u32, usize)> {
+        let location = cx.view.location(cx.func, cx.flow, load);
+        leaders.iter().find_map(|&index| {
+            let candidate = self.candidates[index as usize];
+            let place = candidate.leads?;
+            let planned = plan_from(cx, load, &location, candidate.entry).ok()?;
+            let equal = planned.conversion.steps.is_empty();
+            equal.then_some((index, place))
+        })
+    }
+
+    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry, leads: Option<usize>) {
         let location = cx.view.location(cx.func, cx.flow, entry);
         let Some(key) = Key::of(&location) else {
             return;
         };
         let before = self.latest.insert(key, self.candidates.len() as u32);
-        self.candidates.push(Candidate { entry, key, before });
+        self.candidates.push(Candidate {
+            entry,
+            key,
+            before,
+            leads,
+        });
     }
 
-    fn plan_load(&self, cx: &mut PassContext<'_>, load: Entry) -> Result<Replacement, Kept> {
+    /// Finds a source for the load; `leaders` gets the leaders met on the way.
+    fn plan_load(
+        &self,
+        cx: &mut PassContext<'_>,
+        load: Entry,
+        leaders: &mut SmallVec<[u32; CANDIDATES_MAX]>,
+    ) -> Result<Replacement, Kept> {
         // L1
         if cx.view.entry(load).fixed {
             return Err(Kept::Fixed);
@@ -264,10 +350,17 @@ impl Forward {
         let location = cx.view.location(cx.func, cx.flow, load);
         let mut next = Key::of(&location).and_then(|key| self.latest.get(&key).copied());
         let mut kept = Kept::NoSource;
-        for _ in 0..CANDIDATES_MAX {
-            let Some(index) = next else { break };
+        let mut tried = 0;
+        while let Some(index) = next
+            && tried < CANDIDATES_MAX
+        {
             let candidate = self.candidates[index as usize];
             next = candidate.before;
+            if candidate.leads.is_some() {
+                leaders.push(index);
+                continue;
+            }
+            tried += 1;
             match plan_from(cx, load, &location, candidate.entry) {
                 Ok(replacement) => return Ok(replacement),
                 Err(reason) => kept = reason,
@@ -278,18 +371,29 @@ impl Forward {
 
     fn apply(&mut self, cx: &mut PassContext<'_>) -> bool {
         let mut changed = false;
-        for replacement in self.plan.drain(..).flatten() {
-            let Replacement {
-                load,
-                source,
-                value,
-                conversion,
-            } = replacement;
+        for place in 0..self.plan.len() {
+            let replacement = &self.plan[place];
+            if replacement.called_off {
+                continue;
+            }
+            let leader = replacement.leader.map(|place| &self.plan[place]);
+            let load = replacement.load;
+            let (source, value, conversion) = match leader {
+                Some(leader) if leader.called_off => {
+                    let value = result_of(cx, leader.load);
+                    (leader.load, value, &Conversion::default())
+                }
+                _ => (
+                    replacement.source,
+                    replacement.value,
+                    &replacement.conversion,
+                ),
+            };
             let inst = cx.view.entry(load).inst;
             let source_inst = cx.view.entry(source).inst;
             let reason = "takes the value of";
             let outcome = cx.remove(Pass::Forward, inst, reason, Some(source_inst), |rewriter| {
-                rewriter.replace_load(load, source, value, &conversion)
+                rewriter.replace_load(load, source, value, conversion)
             });
             match outcome {
                 Outcome::Done => {
@@ -300,7 +404,7 @@ impl Forward {
                     }
                 }
                 Outcome::OutOfFuel => {}
-                // L9
+                // L10
                 Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
             }
         }
@@ -358,12 +462,17 @@ fn plan_from(
         source,
         value,
         conversion,
+        leader: None,
+        called_off: false,
     })
 }
 
-/// L3. Two dominating accesses with one clobber see the same memory: after the last time the
-/// clobber executes, the source executes before the load does, since it dominates it.
+/// L3. A load below the clobber of a load that it dominates sees the same memory: after the last time
+/// the clobber executes, the source executes before the load does.
 fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_store: bool) -> bool {
+    if !is_store && is_readonly(cx, source) && !cx.view.may_trap(load) {
+        return true;
+    }
     let (mut walk, walker) = cx.walk();
     let Some(clobber) = walker.clobber_of(&mut walk, load) else {
         return false;
@@ -372,8 +481,28 @@ fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_st
         return walk.ssa.access_of(source) == Some(clobber.access)
             && clobber.instance == Instance::Same;
     }
-    let above = walker.clobber_of(&mut walk, source);
-    above.is_some_and(|above| above.access == clobber.access) || planted(Fault::MemoryVersion)
+    let source = cx.view.entry(source);
+    let is_below = match cx.ssa.kind(clobber.access) {
+        AccessKind::LiveOnEntry => true,
+        AccessKind::Def(def) => {
+            let def = cx.view.entry(def).inst;
+            cx.flow.inst_dominates(cx.func, def, source.inst)
+        }
+        AccessKind::Phi(block) => cx.flow.dominates(block, source.block),
+        AccessKind::Use(_) => false,
+    };
+    is_below || planted(Fault::MemoryVersion)
+}
+
+/// Whether the access is a load of bytes that are never written.
+fn is_readonly(cx: &PassContext<'_>, entry: Entry) -> bool {
+    let data = cx.view.entry(entry);
+    let flags = data.bytes.map(|bytes| cx.view.flags(cx.func, &bytes));
+    data.effects.access == Access::Load && flags.is_some_and(|flags| flags.readonly())
+}
+
+fn result_of(cx: &PassContext<'_>, load: Entry) -> Value {
+    cx.func.dfg.first_result(cx.view.entry(load).inst)
 }
 
 /// L7: whether Cranelift treats the load as a pure value, which it places where it is needed.
@@ -444,6 +573,12 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
             &mut stats.forward_kept_stored_back,
             "L8 stored back by",
             Some(store),
+        ),
+        // What that load may not pass changes the bytes for all that is known.
+        Kept::Needed(load) => (
+            &mut stats.forward_kept_clobbered,
+            "L9 the only source of",
+            Some(load),
         ),
     };
     *counter += 1;

@@ -2,6 +2,7 @@
 
 pub(crate) mod dse;
 pub(crate) mod forward;
+pub(crate) mod sroa;
 
 use cranelift_codegen::ir::{Function, Inst};
 

@@ -4,6 +4,8 @@
 //! MemorySSA in step. Decisions are the passes'; what is kept here is what every rewrite owes to
 //! the function: flags of the access that survives, source locations, detached results.
 
+mod edit;
+
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::ir::{Function, Inst, InstBuilder, MemFlagsData, Value};
 use smallvec::SmallVec;
@@ -14,6 +16,8 @@ use crate::faults::{Fault, planted};
 use crate::fuel::Fuel;
 use crate::memssa::MemorySsa;
 use crate::view::{Entry, View};
+
+pub(crate) use edit::Edit;
 
 /// Whether a rewrite was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
