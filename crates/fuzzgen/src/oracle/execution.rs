@@ -17,6 +17,9 @@ pub fn check_execution(
     setup: &Setup,
     tally: &mut Tally,
 ) -> Result<(), Finding> {
+    if case.invocations.is_empty() {
+        return Ok(());
+    }
     if !case.is_runnable() {
         tally.mark("runs.not_compiled", case.invocations.len() as u64);
         return Ok(());
