@@ -134,7 +134,7 @@ const CALL_OPS: u32 = 4;
 
 /// What the call of a memory function that is told how many bytes counts as: [`CALL_OPS`] and what
 /// it does to words of 8 bytes. 0 for any other instruction.
-pub(crate) fn ops_of_memory_function(func: &Function, inst: Inst) -> u32 {
+pub fn ops_of_memory_function(func: &Function, inst: Inst) -> u32 {
     let dfg = &func.dfg;
     let InstructionData::Call { func_ref, .. } = dfg.insts[inst] else {
         return 0;

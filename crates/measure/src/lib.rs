@@ -6,6 +6,6 @@ mod counts;
 mod target;
 mod worse;
 
-pub use counts::{Compiled, Counts, compile, measure, memory_ops};
+pub use counts::{Compiled, Counts, compile, measure, memory_ops, ops_of_memory_function};
 pub use target::{isa_for, isa_with};
 pub use worse::{WorsePath, worse_path};

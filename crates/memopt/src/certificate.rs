@@ -48,4 +48,7 @@ pub(crate) struct Promotion {
     /// For each call of a memory function that went and is not wholly done by values, the accesses
     /// and calls that stand in its place.
     pub(crate) calls: Vec<(Inst, Vec<Inst>)>,
+    /// For each store that went and whose address was one of a few, the cells that it may have
+    /// changed, and their values from then on.
+    pub(crate) choices: Vec<(Inst, PromotedCell, Value)>,
 }

@@ -2,23 +2,24 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use clif_memopt_measure::{memory_ops, worse_path};
+use clif_memopt_measure::{memory_ops, ops_of_memory_function, worse_path};
 use cranelift_codegen::Context;
 use cranelift_codegen::ir::{
-    Endianness, Function, Inst, InstructionData, MemFlagsData, Opcode, Type, ValueDef, types,
+    Block, Endianness, Function, Inst, InstructionData, MemFlagsData, Opcode, Type, ValueDef, types,
 };
 
 use super::{Finding, Oracle, Setup, optimize_unchecked};
 use crate::shape::Tally;
 
-/// The memory operations of a function.
+/// The memory operations of a function, those of memory functions by the word.
 pub(crate) fn count_ops(function: &Function) -> u64 {
     let ops = memory_ops(function);
-    function
-        .layout
-        .blocks()
-        .map(|block| u64::from(ops[block]))
-        .sum()
+    let in_block = |block: Block| {
+        let insts = function.layout.block_insts(block);
+        let calls = insts.map(|inst| u64::from(ops_of_memory_function(function, inst)));
+        u64::from(ops[block]) + calls.sum::<u64>()
+    };
+    function.layout.blocks().map(in_block).sum()
 }
 
 /// Optimizes an optimized function again: no more memory operations may be left than before.

@@ -6,7 +6,7 @@ use cranelift_codegen::ir::{
     AliasRegion, Block, Endianness, Function, Inst, InstructionData, MemFlagsData, Opcode,
     StackSlot, Value, ValueDef, types,
 };
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use super::Claims;
 use super::bits::Shape;
@@ -292,13 +292,97 @@ impl<'a> Program<'a> {
                 self.exposed[slot] = true;
             }
         }
+        if func.sized_stack_slots.is_empty() {
+            return;
+        }
+        // What gets an address that is not known to be of the same slot is mixed; whatever that
+        // makes mixed is found in another round, until no more is.
+        let mut mixed: FxHashSet<Value> = FxHashSet::default();
+        while !self.derive_all(&mut mixed) {}
+    }
+
+    /// Derives what is not mixed, and adds to what is. Returns whether nothing was added.
+    fn derive_all(&mut self, mixed: &mut FxHashSet<Value>) -> bool {
+        let func = self.func;
+        self.derived.clear();
+        // Grows until all that follows from the addresses is derived; then what does not agree is
+        // looked for.
+        loop {
+            let before = self.derived.len();
+            for index in 0..self.order.len() {
+                for inst in func.layout.block_insts(self.order[index]) {
+                    if let Some(derived) = self.derive(inst)
+                        && !mixed.contains(&func.dfg.first_result(inst))
+                    {
+                        self.derived.insert(func.dfg.first_result(inst), derived);
+                    }
+                    for (target, derived) in self.passed(inst) {
+                        if !mixed.contains(&target) {
+                            // Not to be exact where ways meet costs nothing.
+                            let derived = derived.map(|derived| Derived {
+                                offset: None,
+                                ..derived
+                            });
+                            if let Some(derived) = derived {
+                                self.derived.entry(target).or_insert(derived);
+                            }
+                        }
+                    }
+                }
+            }
+            if self.derived.len() == before {
+                break;
+            }
+        }
+        let before = mixed.len();
         for index in 0..self.order.len() {
             for inst in func.layout.block_insts(self.order[index]) {
-                if let Some(derived) = self.derive(inst) {
-                    self.derived.insert(func.dfg.first_result(inst), derived);
+                let is_sum = matches!(func.dfg.insts[inst], InstructionData::Binary { .. });
+                if is_sum && self.derive(inst).is_none() {
+                    // Of two addresses, one of which was not known to be one at first.
+                    let result = func.dfg.first_result(inst);
+                    if self.derived.contains_key(&result) {
+                        mixed.insert(result);
+                    }
+                }
+                for (target, derived) in self.passed(inst) {
+                    let slot = self.derived.get(&target).map(|derived| derived.slot);
+                    if slot.is_some() && slot != derived.map(|derived| derived.slot) {
+                        mixed.insert(target);
+                    }
                 }
             }
         }
+        mixed.len() == before
+    }
+
+    /// The values that a select gives to its result, and a branch to block parameters.
+    fn passed(&self, inst: Inst) -> Vec<(Value, Option<Derived>)> {
+        let dfg = &self.func.dfg;
+        let data = &dfg.insts[inst];
+        if let InstructionData::Ternary {
+            opcode: Opcode::Select,
+            args: [_, a, b],
+        } = *data
+        {
+            let result = dfg.first_result(inst);
+            return [a, b]
+                .map(|value| (result, self.derived_of(value)))
+                .to_vec();
+        }
+        if !data.opcode().is_branch() {
+            return Vec::new();
+        }
+        let calls = data.branch_destination(&dfg.jump_tables, &dfg.exception_tables);
+        let mut passed = Vec::new();
+        for call in calls {
+            let params = dfg.block_params(call.block(&dfg.value_lists));
+            for (&param, arg) in params.iter().zip(call.args(&dfg.value_lists)) {
+                let derived = arg.as_value().and_then(|value| self.derived_of(value));
+                passed.push((param, derived));
+            }
+        }
+        passed
     }
 
     fn derive(&self, inst: Inst) -> Option<Derived> {
@@ -391,6 +475,21 @@ impl<'a> Program<'a> {
                 slots.extend(self.derived_of(args[0]).map(|derived| derived.slot));
             }
             _ if follows => {}
+            InstructionData::Ternary {
+                opcode: Opcode::Select,
+                ..
+            } if self.derived_of(dfg.first_result(inst)).is_some() => {}
+            _ if data.opcode().is_branch() && !data.opcode().is_call() => {
+                let operands = dfg.inst_args(inst).iter();
+                let escaping = operands.filter_map(|&value| self.derived_of(value));
+                slots.extend(escaping.map(|derived| derived.slot));
+                // What a parameter of the same slot gets is followed.
+                for (param, derived) in self.passed(inst) {
+                    if self.derived_of(param).is_none() {
+                        slots.extend(derived.map(|derived| derived.slot));
+                    }
+                }
+            }
             _ => {
                 let derived = dfg
                     .inst_values(inst)

@@ -10,12 +10,15 @@
 //! - *Joins*. A byte has the value on which all ways into a block agree, or that of a parameter
 //!   added for it, whose arguments are proven on each way. Executing the definition of a value
 //!   makes bytes of it in the state another instance's, so they are unknown in its block.
+//! - *Choices*. A value may be one of a few addresses: see `choices`.
 //! - *Never written*: zero, everywhere.
 //! - *Privacy*. The address of a slot with cells is only added to, compared, and used as address of
 //!   plain accesses and memory functions, within the slot; an access at a variable distance does
 //!   not reach a cell. No key, no stack map, no frame pointer.
 //! - *Memory functions* that went are done byte by byte by what stands in their place: loads and
 //!   stores that cannot trap, calls for the bytes that are in memory at both sides.
+
+mod choices;
 
 use std::collections::VecDeque;
 
@@ -25,6 +28,8 @@ use cranelift_codegen::ir::{
     Type, Value, ValueDef, types,
 };
 use rustc_hash::FxHashMap;
+
+use choices::{Address, Case};
 
 use super::structure::{compare_instruction, compare_tables};
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
@@ -89,6 +94,17 @@ enum Action {
         inst: Inst,
         from: Vec<usize>,
     },
+    /// The same, of the bytes that go with each case.
+    LoadAny {
+        inst: Inst,
+        cases: Vec<(Case, Vec<usize>)>,
+    },
+    /// In each case its bytes are written; bytes of cells are values from then on.
+    StoreAny {
+        inst: Inst,
+        cases: Vec<(Case, Vec<(usize, Byte)>)>,
+        values: Vec<(Vec<usize>, Value)>,
+    },
 }
 
 struct Promoted<'a> {
@@ -102,6 +118,8 @@ struct Promoted<'a> {
     num_bytes: usize,
     params: FxHashMap<Block, Vec<PromotedParam>>,
     derived: FxHashMap<Value, Derived>,
+    /// Which addresses a value may be; none if it may be anything.
+    addresses: FxHashMap<Value, Option<Vec<Address>>>,
     bytes: SecondaryMap<Value, Option<Bytes>>,
     order: Vec<Block>,
     preds: SecondaryMap<Block, Vec<Block>>,
@@ -131,6 +149,7 @@ pub(crate) fn check_promotion(
         num_bytes: 0,
         params: FxHashMap::default(),
         derived: FxHashMap::default(),
+        addresses: FxHashMap::default(),
         bytes: SecondaryMap::new(),
         order: Vec::new(),
         preds: SecondaryMap::new(),
@@ -141,6 +160,7 @@ pub(crate) fn check_promotion(
     proof.number_cells()?;
     proof.compare_frames()?;
     proof.compute_order();
+    proof.compute_addresses();
     proof.ensure_private()?;
     proof.evaluate();
     for block in before.layout.blocks() {
@@ -275,6 +295,9 @@ impl<'a> Promoted<'a> {
     fn ensure_private(&mut self) -> Result<(), String> {
         for index in 0..self.order.len() {
             let block = self.order[index];
+            for &param in self.before.dfg.block_params(block) {
+                self.derive_single(param);
+            }
             for inst in self.before.layout.block_insts(block) {
                 self.visit_uses(inst)
                     .map_err(|what| format!("{}: {what}", self.text(inst)))?;
@@ -325,6 +348,7 @@ impl<'a> Promoted<'a> {
                 let (base, distance) = match (self.derived(a), self.derived(b)) {
                     (Some(base), None) => (base, b),
                     (None, Some(base)) if opcode == Opcode::Iadd => (base, a),
+                    (None, None) if self.choice(dfg.first_result(inst)).is_some() => return Ok(()),
                     _ => return self.ensure_unused(inst),
                 };
                 let (low, high) = bounds(func, distance, 8);
@@ -341,6 +365,20 @@ impl<'a> Promoted<'a> {
                 Ok(())
             }
             InstructionData::IntCompare { .. } => Ok(()),
+            InstructionData::Ternary {
+                opcode: Opcode::Select,
+                ..
+            } => {
+                let result = dfg.first_result(inst);
+                if self.addresses_of(result).is_none() {
+                    return self.ensure_unused(inst);
+                }
+                self.derive_single(result);
+                Ok(())
+            }
+            data if data.opcode().is_branch() && !data.opcode().is_call() => {
+                self.visit_branch(inst)
+            }
             InstructionData::Load { arg, .. } => self.ensure_access(inst, arg),
             InstructionData::Store { args, .. } => {
                 if self.has_cells(args[0]) {
@@ -356,8 +394,10 @@ impl<'a> Promoted<'a> {
     }
 
     fn has_cells(&self, value: Value) -> bool {
+        let chosen = self.choice(value).unwrap_or_default();
         self.derived(value)
             .is_some_and(|derived| self.cells.contains_key(&derived.slot))
+            || chosen.iter().any(|(slot, _)| self.cells.contains_key(slot))
     }
 
     fn ensure_unused(&self, inst: Inst) -> Result<(), String> {
@@ -417,6 +457,9 @@ impl<'a> Promoted<'a> {
         }
         let known = constant_of(self.before, length);
         for side in [Some(to), from].into_iter().flatten() {
+            if self.has_cells(side) && self.choice(side).is_some() {
+                return Err("which bytes of cells it touches is not known".to_string());
+            }
             if known == Some(0) || !self.has_cells(side) {
                 continue;
             }
@@ -465,7 +508,8 @@ impl<'a> Promoted<'a> {
                         continue;
                     }
                     let own = own_bytes(result, ty);
-                    let known = self.evaluate_inst(inst, number, ty);
+                    let known =
+                        self.evaluate_inst(inst, number, ty, &|value| self.value_bytes(value));
                     let known = known.filter(|bytes| bytes.len() == own.len());
                     if let Some(bytes) = known {
                         let bytes = bytes.iter().zip(own);
@@ -488,7 +532,13 @@ impl<'a> Promoted<'a> {
         }
     }
 
-    fn evaluate_inst(&self, inst: Inst, number: usize, ty: Type) -> Option<Bytes> {
+    fn evaluate_inst(
+        &self,
+        inst: Inst,
+        number: usize,
+        ty: Type,
+        operand: &dyn Fn(Value) -> Bytes,
+    ) -> Option<Bytes> {
         let dfg = &self.after.dfg;
         let width = ty.bytes() as usize;
         let constant = |number: u128| {
@@ -505,7 +555,7 @@ impl<'a> Promoted<'a> {
             InstructionData::UnaryIeee32 { imm, .. } => Some(constant(imm.bits().into())),
             InstructionData::UnaryIeee64 { imm, .. } => Some(constant(imm.bits().into())),
             InstructionData::Unary { opcode, arg } => {
-                let mut bytes = self.value_bytes(arg);
+                let mut bytes = operand(arg);
                 match opcode {
                     Opcode::Ireduce => bytes.truncate(width),
                     Opcode::Uextend => bytes.resize(width, Byte::Constant(0)),
@@ -532,7 +582,7 @@ impl<'a> Promoted<'a> {
                 arg,
             } => {
                 let from = dfg.value_type(arg);
-                let bytes = self.value_bytes(arg);
+                let bytes = operand(arg);
                 if from.lane_count() == ty.lane_count() {
                     return Some(bytes);
                 }
@@ -544,7 +594,7 @@ impl<'a> Promoted<'a> {
                 opcode,
                 args: [a, b],
             } => {
-                let (x, y) = (self.value_bytes(a), self.value_bytes(b));
+                let (x, y) = (operand(a), operand(b));
                 self.evaluate_binary(opcode, ty, &x, &y)
             }
             InstructionData::BinaryImm8 {
@@ -552,7 +602,7 @@ impl<'a> Promoted<'a> {
                 arg,
                 imm,
             } => {
-                let bytes = self.value_bytes(arg);
+                let bytes = operand(arg);
                 let start = usize::from(imm) * width;
                 Some(bytes.get(start..start + width)?.to_vec())
             }
@@ -561,7 +611,7 @@ impl<'a> Promoted<'a> {
                 args: [vector, lane],
                 imm,
             } => {
-                let (mut bytes, lane) = (self.value_bytes(vector), self.value_bytes(lane));
+                let (mut bytes, lane) = (operand(vector), operand(lane));
                 let start = usize::from(imm) * lane.len();
                 bytes
                     .get_mut(start..start + lane.len())?
@@ -664,6 +714,9 @@ impl<'a> Promoted<'a> {
             if rest.next_if_eq(&inst).is_some() {
                 self.ensure_defined(inst)?;
                 self.compare(inst)?;
+                if reachable && self.touches_cells(inst) {
+                    return Err(format!("{} touches cells, and stays", self.text(inst)));
+                }
             } else if !reachable {
                 return Err(format!("{} went, but is unreachable", self.text(inst)));
             } else {
@@ -676,6 +729,44 @@ impl<'a> Promoted<'a> {
         }
         self.actions[block] = actions;
         Ok(())
+    }
+
+    /// Whether an access at known places touches cells.
+    fn touches_cells(&self, inst: Inst) -> bool {
+        let dfg = &self.before.dfg;
+        let ranges: Vec<(Value, i64)> = match dfg.insts[inst] {
+            InstructionData::Load { arg: address, .. }
+            | InstructionData::Store {
+                args: [_, address], ..
+            } => {
+                let ty = memory_type(self.before, inst).filter(|ty| !ty.is_dynamic_vector());
+                vec![(address, ty.map_or(0, |ty| ty.bytes().into()))]
+            }
+            _ => match memory_function(self.before, inst) {
+                Some(MemoryFunction::Copy { to, from, length }) => {
+                    let length = constant_of(self.before, length).unwrap_or(0);
+                    vec![(to, length), (from, length)]
+                }
+                Some(MemoryFunction::Set { to, length, .. }) => {
+                    vec![(to, constant_of(self.before, length).unwrap_or(0))]
+                }
+                None => Vec::new(),
+            },
+        };
+        let offset = i128::from(dfg.insts[inst].load_store_offset().unwrap_or(0));
+        ranges.iter().any(|&(address, width)| {
+            let mut starts = self.choice(address).unwrap_or_default();
+            let exact = self.derived(address);
+            let exact = exact.filter(|derived| derived.low == derived.high);
+            starts.extend(exact.map(|derived| (derived.slot, derived.low)));
+            starts.iter().any(|&(slot, start)| {
+                let start = start + offset;
+                let cells = self.cells.get(&slot).map_or(&[][..], |cells| &cells[..]);
+                cells.iter().any(|&(from, to, _)| {
+                    start < i128::from(to) && i128::from(from) < start + i128::from(width)
+                })
+            })
+        })
     }
 
     /// Nothing uses what is not there any more.
@@ -801,6 +892,32 @@ impl<'a> Promoted<'a> {
         let dfg = &self.before.dfg;
         let data = dfg.insts[inst];
         match data {
+            InstructionData::Load { arg, .. } if self.choice(arg).is_some() => {
+                let cases = self.cases(inst, arg)?;
+                actions.push(Action::LoadAny { inst, cases });
+                Ok(())
+            }
+            InstructionData::Store { args, .. } if self.choice(args[1]).is_some() => {
+                let cases = self.cases(inst, args[1])?;
+                let bytes = self.stored_bytes(inst, args[0])?;
+                let written = |(case, places): (Case, Vec<usize>)| {
+                    let written = places.into_iter().zip(bytes.iter().copied());
+                    (case, written.collect())
+                };
+                let cases = cases.into_iter().map(written).collect();
+                let claimed = self.promotion.choices.iter();
+                let claimed = claimed.filter(|(store, _, _)| *store == inst);
+                let values = claimed
+                    .map(|(_, cell, value)| Some((self.bytes_of_cell(cell)?, *value)))
+                    .collect::<Option<Vec<_>>>()
+                    .ok_or("a claim is not about cells")?;
+                actions.push(Action::StoreAny {
+                    inst,
+                    cases,
+                    values,
+                });
+                Ok(())
+            }
             InstructionData::Load { arg, .. } => {
                 let from = self.cell_bytes(inst, arg)?;
                 actions.push(Action::Load { inst, from });
@@ -808,16 +925,13 @@ impl<'a> Promoted<'a> {
             }
             InstructionData::Store { args, .. } => {
                 let to = self.cell_bytes(inst, args[1])?;
-                let ty = memory_type(self.before, inst).ok_or("no type")?;
-                let mut bytes = self.value_bytes(args[0]);
-                bytes.truncate(ty.bytes() as usize);
-                let bytes = in_memory(&bytes, ty, self.order_of(inst));
+                let bytes = self.stored_bytes(inst, args[0])?;
                 actions.push(Action::Write(to.into_iter().zip(bytes).collect()));
                 Ok(())
             }
             _ if matches!(
                 data.opcode(),
-                Opcode::StackAddr | Opcode::Iadd | Opcode::Isub | Opcode::Iconst
+                Opcode::StackAddr | Opcode::Iadd | Opcode::Isub | Opcode::Iconst | Opcode::Select
             ) =>
             {
                 // Nothing uses it: operands are there.
@@ -839,6 +953,14 @@ impl<'a> Promoted<'a> {
                 None => Err("went, and no claim says so".to_string()),
             },
         }
+    }
+
+    /// What a plain store of the original function writes.
+    fn stored_bytes(&self, inst: Inst, value: Value) -> Result<Bytes, String> {
+        let ty = memory_type(self.before, inst).ok_or("no type")?;
+        let mut bytes = self.value_bytes(value);
+        bytes.truncate(ty.bytes() as usize);
+        Ok(in_memory(&bytes, ty, self.order_of(inst)))
     }
 
     fn order_of(&self, inst: Inst) -> Endianness {
@@ -1077,7 +1199,7 @@ impl<'a> Promoted<'a> {
                 }
                 let mut state = start.clone();
                 for action in &self.actions[block] {
-                    apply(action, &mut state);
+                    apply(self, action, &mut state);
                 }
                 starts[block] = Some(start);
                 ends[block] = Some(state);
@@ -1145,17 +1267,35 @@ impl<'a> Promoted<'a> {
                             return Err(format!("{}: other bytes are stored", self.text(*inst)));
                         }
                     }
-                    Action::Load { inst, from } => self.prove_load(*inst, from, &state)?,
+                    Action::Load { inst, from } => self.prove_load(*inst, from, None, &state)?,
+                    Action::LoadAny { inst, cases } => {
+                        for (case, from) in cases {
+                            self.prove_load(*inst, from, Some(case), &state)?;
+                        }
+                    }
+                    Action::StoreAny {
+                        inst,
+                        cases,
+                        values,
+                    } => self
+                        .prove_store_any(cases, values, &state)
+                        .map_err(|what| format!("{}: {what}", self.text(*inst)))?,
                     Action::Write(_) | Action::Move(_) => {}
                 }
-                apply(action, &mut state);
+                apply(self, action, &mut state);
             }
             self.prove_arguments(block, &state)?;
         }
         Ok(())
     }
 
-    fn prove_load(&self, inst: Inst, from: &[usize], state: &[Byte]) -> Result<(), String> {
+    fn prove_load(
+        &self,
+        inst: Inst,
+        from: &[usize],
+        case: Option<&Case>,
+        state: &[Byte],
+    ) -> Result<(), String> {
         let dfg = &self.before.dfg;
         let ty = memory_type(self.before, inst).ok_or("no type")?;
         let result = dfg.first_result(inst);
@@ -1178,8 +1318,12 @@ impl<'a> Promoted<'a> {
             .dfg
             .value_type(self.after.dfg.resolve_aliases(result))
             == dfg.value_type(result);
-        let agree =
-            found.len() == expected.len() && found.iter().zip(&expected).all(|(&a, &b)| a.is(b));
+        let agree = match case {
+            Some(case) => self.agrees(result, &expected, case),
+            None => {
+                found.len() == expected.len() && found.iter().zip(&expected).all(|(&a, &b)| a.is(b))
+            }
+        };
         match agree && same_type {
             true => Ok(()),
             false => Err(format!(
@@ -1228,8 +1372,9 @@ impl<'a> Promoted<'a> {
     }
 }
 
-fn apply(action: &Action, state: &mut [Byte]) {
+fn apply(promoted: &Promoted<'_>, action: &Action, state: &mut [Byte]) {
     match action {
+        Action::StoreAny { cases, values, .. } => promoted.store_any(cases, values, state),
         Action::Write(bytes) => {
             for &(place, byte) in bytes {
                 state[place] = byte;
@@ -1241,7 +1386,7 @@ fn apply(action: &Action, state: &mut [Byte]) {
                 state[to] = byte;
             }
         }
-        Action::Expect { .. } | Action::Load { .. } => {}
+        Action::Expect { .. } | Action::Load { .. } | Action::LoadAny { .. } => {}
     }
 }
 

@@ -1,10 +1,11 @@
 //! Which values are addresses of a stack slot, and where a slot's address escapes.
 //!
 //! A value is *derived* from slot `ssN` if it is `stack_addr ssN`, or a derived value plus or minus
-//! a value that is not derived. Any other use of a derived value but as the address of an access
-//! or in a comparison is an escape: stored, passed, returned, sent to a block parameter, selected,
-//! used in other arithmetic. That is more than what the memory contract calls an escape, never
-//! less.
+//! a value that is not derived, or a select or block parameter that gets nothing but values derived
+//! from `ssN`. Any other use of a derived value but as the address of an access or in a comparison
+//! is an escape: stored, passed, returned, selected or sent to a block parameter together with
+//! others, used in other arithmetic. That is more than what the memory contract calls an escape,
+//! never less.
 //!
 //! Escape is a property of a program point: before the first escape on a path the slot is private.
 //! For each slot that escapes, its escape sites flood the control flow graph forward.
@@ -25,6 +26,10 @@ use crate::view::memory_type;
 /// Above this many (escaping slot, block) pairs, a slot that escapes anywhere counts as escaped
 /// everywhere. It bounds memory (512 KiB) and the time of the flood alike.
 const FLOOD_BITS_MAX: usize = 1 << 22;
+
+/// How often a function is scanned to follow addresses through selects and block parameters. Then
+/// they count as escaped there.
+const SCANS_MAX: usize = 16;
 
 /// A value that is an address within a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,15 @@ enum Privacy {
     Never,
 }
 
+/// What is known of a value while addresses are followed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Known {
+    #[default]
+    Nothing,
+    Derived(Derived),
+    Anything,
+}
+
 /// The slots of one function. Storage is reused by [`Slots::compute`].
 #[derive(Debug, Default)]
 pub struct Slots {
@@ -63,6 +77,9 @@ pub struct Slots {
     blocks: usize,
     worklist: Vec<Block>,
     any: bool,
+    /// An address goes to a select or a block parameter.
+    flows: bool,
+    known: SecondaryMap<Value, Known>,
 }
 
 impl Slots {
@@ -85,6 +102,22 @@ impl Slots {
             }
         }
         self.order.resize(func.dfg.num_insts());
+        self.flows = false;
+        self.visit_all(func, flow);
+        if self.flows && self.follow(func, flow) {
+            self.sites.clear();
+            self.site_list.clear();
+            for privacy in self.privacy.values_mut() {
+                if *privacy != Privacy::Never {
+                    *privacy = Privacy::Always;
+                }
+            }
+            self.visit_all(func, flow);
+        }
+        self.flood(func, flow);
+    }
+
+    fn visit_all(&mut self, func: &Function, flow: &Flow) {
         let mut place = 0;
         for &block in flow.rpo() {
             for inst in func.layout.block_insts(block) {
@@ -93,7 +126,94 @@ impl Slots {
                 self.visit(func, block, inst);
             }
         }
-        self.flood(func, flow);
+    }
+
+    /// Finds the selects and block parameters that are derived, by iteration up from "nothing".
+    /// Returns whether that has come to an end.
+    fn follow(&mut self, func: &Function, flow: &Flow) -> bool {
+        self.known.clear();
+        self.known.resize(func.dfg.num_values());
+        let entry = flow.rpo().first();
+        for &param in entry.map_or(&[][..], |&entry| func.dfg.block_params(entry)) {
+            self.known[param] = Known::Anything;
+        }
+        for _ in 0..SCANS_MAX {
+            let mut changed = false;
+            for &block in flow.rpo() {
+                for inst in func.layout.block_insts(block) {
+                    changed |= self.follow_inst(func, inst);
+                }
+            }
+            if !changed {
+                for (value, known) in self.known.iter() {
+                    if let Known::Derived(derived) = *known {
+                        self.derived[value] = Some(derived);
+                    }
+                }
+                return true;
+            }
+        }
+        false
+    }
+
+    fn follow_inst(&mut self, func: &Function, inst: Inst) -> bool {
+        let dfg = &func.dfg;
+        let data = &dfg.insts[inst];
+        let known_of = |slots: &Self, value: Value| slots.known[dfg.resolve_aliases(value)];
+        let mut changed = false;
+        if data.opcode().is_branch() {
+            let calls = data.branch_destination(&dfg.jump_tables, &dfg.exception_tables);
+            for call in calls {
+                let params = dfg.block_params(call.block(&dfg.value_lists));
+                for (&param, arg) in params.iter().zip(call.args(&dfg.value_lists)) {
+                    let known = match arg.as_value() {
+                        Some(value) => known_of(self, value),
+                        None => Known::Anything,
+                    };
+                    changed |= self.raise(param, known);
+                }
+            }
+        }
+        for &result in dfg.inst_results(inst) {
+            let known = match *data {
+                InstructionData::StackAddr {
+                    opcode: Opcode::StackAddr,
+                    stack_slot,
+                    offset,
+                } if dfg.value_type(result) == types::I64 => Known::Derived(Derived {
+                    slot: stack_slot,
+                    offset: Some(i64::from(i32::from(offset))),
+                }),
+                InstructionData::Binary {
+                    opcode: opcode @ (Opcode::Iadd | Opcode::Isub),
+                    args: [a, b],
+                } => match (known_of(self, a), known_of(self, b)) {
+                    (Known::Derived(base), Known::Anything) => {
+                        let sign = if opcode == Opcode::Isub { -1 } else { 1 };
+                        Known::Derived(moved(func, base, b, sign))
+                    }
+                    (Known::Anything, Known::Derived(base)) if opcode == Opcode::Iadd => {
+                        Known::Derived(moved(func, base, a, 1))
+                    }
+                    (Known::Nothing, _) | (_, Known::Nothing) => Known::Nothing,
+                    _ => Known::Anything,
+                },
+                InstructionData::Ternary {
+                    opcode: Opcode::Select,
+                    args: [_, a, b],
+                } => merged(known_of(self, a), known_of(self, b)),
+                _ => Known::Anything,
+            };
+            changed |= self.raise(result, known);
+        }
+        changed
+    }
+
+    fn raise(&mut self, value: Value, other: Known) -> bool {
+        let merged = merged(self.known[value], other);
+        let changed = self.known[value] != merged;
+        self.known[value] = merged;
+        changed
     }
 
     /// The slot that `value` points into.
@@ -172,6 +292,18 @@ impl Slots {
                 _ => self.escape_all(func, block, inst, &[a, b]),
             },
             InstructionData::IntCompare { .. } => {}
+            InstructionData::Ternary {
+                opcode: Opcode::Select,
+                args: [_, a, b],
+            } => {
+                self.flows |= self.derived(func, a).is_some() || self.derived(func, b).is_some();
+                if self.derived[func.dfg.first_result(inst)].is_none() {
+                    self.escape_all(func, block, inst, &[a, b]);
+                }
+            }
+            _ if data.opcode().is_branch() && !data.opcode().is_call() => {
+                self.visit_branch(func, block, inst);
+            }
             // The size of a dynamic vector is not known, so such an access has no byte range.
             InstructionData::Load { .. } | InstructionData::Store { .. }
                 if memory_type(func, inst).is_none_or(|ty| ty.is_dynamic_vector()) =>
@@ -195,6 +327,25 @@ impl Slots {
         }
     }
 
+    /// An address may be sent to a parameter that is derived.
+    fn visit_branch(&mut self, func: &Function, block: Block, inst: Inst) {
+        let dfg = &func.dfg;
+        self.escape_all(func, block, inst, dfg.inst_args(inst));
+        let calls = dfg.insts[inst].branch_destination(&dfg.jump_tables, &dfg.exception_tables);
+        for call in calls {
+            let params = dfg.block_params(call.block(&dfg.value_lists));
+            for (&param, arg) in params.iter().zip(call.args(&dfg.value_lists)) {
+                let Some(value) = arg.as_value() else {
+                    continue;
+                };
+                self.flows |= self.derived(func, value).is_some();
+                if self.derived[param].is_none() {
+                    self.escape_all(func, block, inst, &[value]);
+                }
+            }
+        }
+    }
+
     fn derive(&mut self, func: &Function, inst: Inst, slot: StackSlot, offset: Option<i64>) {
         self.derived[func.dfg.first_result(inst)] = Some(Derived { slot, offset });
     }
@@ -207,12 +358,8 @@ impl Slots {
         distance: Value,
         sign: i64,
     ) {
-        let distance = constant_of(func, distance).map(|distance| distance.wrapping_mul(sign));
-        let offset = match (base.offset, distance) {
-            (Some(offset), Some(distance)) => offset.checked_add(distance),
-            _ => None,
-        };
-        self.derive(func, inst, base.slot, offset);
+        let derived = moved(func, base, distance, sign);
+        self.derive(func, inst, derived.slot, derived.offset);
     }
 
     fn escape_all(&mut self, func: &Function, block: Block, inst: Inst, values: &[Value]) {
@@ -290,6 +437,30 @@ impl Slots {
     fn bit(&self, row: u32, block: Block) -> bool {
         let index = self.bit_index(row, block);
         self.escaped_in[index / 64] & (1 << (index % 64)) != 0
+    }
+}
+
+/// An address so far above `base`.
+fn moved(func: &Function, base: Derived, distance: Value, sign: i64) -> Derived {
+    let distance = constant_of(func, distance).map(|distance| distance.wrapping_mul(sign));
+    let offset = match (base.offset, distance) {
+        (Some(offset), Some(distance)) => offset.checked_add(distance),
+        _ => None,
+    };
+    Derived {
+        slot: base.slot,
+        offset,
+    }
+}
+
+fn merged(a: Known, b: Known) -> Known {
+    match (a, b) {
+        (Known::Nothing, known) | (known, Known::Nothing) => known,
+        (Known::Derived(a), Known::Derived(b)) if a.slot == b.slot => Known::Derived(Derived {
+            slot: a.slot,
+            offset: a.offset.filter(|_| a.offset == b.offset),
+        }),
+        _ => Known::Anything,
     }
 }
 

@@ -57,6 +57,7 @@
 //! for the placement of parameters, pruned by liveness.
 
 mod bytes;
+mod choices;
 mod partition;
 mod place;
 mod range;
@@ -67,6 +68,8 @@ use cranelift_codegen::entity::EntityRef;
 use cranelift_codegen::ir::{
     Endianness, Function, Inst, InstructionData, Opcode, StackSlot, Value, ValueDef,
 };
+
+use smallvec::SmallVec;
 
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
 use crate::effects::{MemoryFunction, memory_function};
@@ -79,8 +82,8 @@ use crate::stats::Stats;
 use crate::view::View;
 use partition::Partition;
 use place::Placement;
-use rename::{RenameContext, Renaming, runs};
-use uses::{OpKind, Uses};
+use rename::{RenameContext, Renaming, runs, touches_cells};
+use uses::{OpKind, Place, Uses};
 
 /// How often slots are looked at again, since the addresses in slots that went are known then.
 pub(crate) const ROUNDS_MAX: usize = 8;
@@ -147,7 +150,7 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         return Round::default();
     }
     partition.compute(cx.func, uses);
-    while keep_where_copies_grow(uses, partition) {
+    while keep_where_choices_mix(uses, partition) || keep_where_copies_grow(uses, partition) {
         partition.compute(cx.func, uses);
     }
     limit_by_fuel(cx, uses, partition);
@@ -180,6 +183,27 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
     }
 }
 
+/// Keeps slots that share an access with one whose bytes stay in memory. Returns whether it has
+/// found any.
+fn keep_where_choices_mix(uses: &mut Uses, partition: &Partition) -> bool {
+    let mut found = false;
+    for op in &uses.ops {
+        let (OpKind::LoadAny { choice, ty } | OpKind::StoreAny { choice, ty }) = op.kind else {
+            continue;
+        };
+        let places = &uses.choices[choice as usize].places;
+        let is_value = |place: &Place| touches_cells(partition, *place, ty.bytes());
+        if places.iter().all(is_value) || !places.iter().any(is_value) {
+            continue;
+        }
+        for place in places.iter().filter(|place| is_value(place)) {
+            uses.kept[place.slot] = Some((Kept::Escapes, Some(op.inst)));
+        }
+        found = true;
+    }
+    found
+}
+
 /// What the call of a memory function weighs, in loads and stores, besides what it does to each
 /// word of 8 bytes: to return, and to keep values over the call.
 const CALL_WEIGHT: u32 = 4;
@@ -192,7 +216,7 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
         let (to, from, length) = match op.kind {
             OpKind::Copy { to, from, length } => (to, from, length),
             OpKind::Set { to, length } => (Some(to), None, length),
-            OpKind::Load { .. } | OpKind::Store { .. } => continue,
+            _ => continue,
         };
         let is_set = matches!(op.kind, OpKind::Set { .. });
         let weight_of = |bytes: u32| {
@@ -284,7 +308,7 @@ fn remove_dead(
         let opcode = func.dfg.insts[inst].opcode();
         let is_address = matches!(
             opcode,
-            Opcode::StackAddr | Opcode::Iadd | Opcode::Isub | Opcode::Iconst
+            Opcode::StackAddr | Opcode::Iadd | Opcode::Isub | Opcode::Iconst | Opcode::Select
         );
         if !is_address || func.layout.inst_block(inst).is_none() {
             continue;
@@ -330,6 +354,11 @@ fn promotion_of(partition: &Partition, placement: &Placement, renaming: &Renamin
             .chunk_by(|a, b| a.0 == b.0)
             .map(|parts| (parts[0].0, parts.iter().map(|part| part.1).collect()))
             .collect(),
+        choices: renaming
+            .chosen
+            .iter()
+            .map(|&(inst, cell, value)| (inst, cell_of(&partition.cells[cell]), value))
+            .collect(),
     }
 }
 
@@ -343,12 +372,16 @@ fn note_promoted(cx: &mut SroaContext<'_>, uses: &Uses, partition: &Partition) {
     let mut noted = vec![false; cx.func.sized_stack_slots.len()];
     let wanted = wants_remarks(cx);
     for op in &uses.ops {
-        let (a, b) = match op.kind {
-            OpKind::Load { from, .. } => (Some(from), None),
-            OpKind::Store { to, .. } | OpKind::Set { to, .. } => (Some(to), None),
-            OpKind::Copy { to, from, .. } => (to, from),
+        let places: SmallVec<[Place; 4]> = match op.kind {
+            OpKind::Load { from: place, .. }
+            | OpKind::Store { to: place, .. }
+            | OpKind::Set { to: place, .. } => SmallVec::from_slice(&[place]),
+            OpKind::LoadAny { choice, .. } | OpKind::StoreAny { choice, .. } => {
+                uses.choices[choice as usize].places.clone()
+            }
+            OpKind::Copy { to, from, .. } => to.into_iter().chain(from).collect(),
         };
-        for place in [a, b].into_iter().flatten() {
+        for place in places {
             let slot = place.slot;
             if noted[slot.index()] || partition.cells_of(slot).next().is_none() {
                 continue;

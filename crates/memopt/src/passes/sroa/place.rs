@@ -41,7 +41,12 @@ pub(super) enum Touch {
 }
 
 /// Calls `touch` for each cell that the operation touches, reads first.
-pub(super) fn touches(partition: &Partition, op: &Op, mut touch: impl FnMut(Cell, Touch)) {
+pub(super) fn touches(
+    uses: &Uses,
+    partition: &Partition,
+    op: &Op,
+    mut touch: impl FnMut(Cell, Touch),
+) {
     let mut read = |place: Place, length: u32| {
         for cell in partition.cells_in(place.slot, place.offset, place.offset + length) {
             touch(cell, Touch::Read);
@@ -49,6 +54,21 @@ pub(super) fn touches(partition: &Partition, op: &Op, mut touch: impl FnMut(Cell
     };
     let written = match op.kind {
         OpKind::Load { from, ty } => return read(from, ty.bytes()),
+        OpKind::LoadAny { choice, ty } => {
+            for &place in &uses.choices[choice as usize].places {
+                read(place, ty.bytes());
+            }
+            return;
+        }
+        OpKind::StoreAny { choice, ty } => {
+            for place in &uses.choices[choice as usize].places {
+                let end = place.offset + ty.bytes();
+                for cell in partition.cells_in(place.slot, place.offset, end) {
+                    touch(cell, Touch::Update);
+                }
+            }
+            return;
+        }
         OpKind::Store { to, ty } => Some((to, ty.bytes())),
         OpKind::Set { to, length } => Some((to, length)),
         OpKind::Copy { to, from, length } => {
@@ -109,7 +129,7 @@ impl Placement {
         self.read_in.resize(partition.cells.len());
         for (&block, stamp) in flow.rpo().iter().zip(1..) {
             for index in uses.block_ops(block) {
-                touches(partition, &uses.ops[index], |cell, touch| {
+                touches(uses, partition, &uses.ops[index], |cell, touch| {
                     if partition.cells[cell].ty.is_none() {
                         return;
                     }

@@ -3,7 +3,7 @@
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::ir::{
     Block, Endianness, Function, Inst, InstBuilder, InstructionData, MemFlagsData, Opcode, Type,
-    Value, types,
+    Value, ValueDef, condcodes::IntCC, types,
 };
 use cranelift_codegen::packed_option::PackedOption;
 use smallvec::SmallVec;
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use super::bytes::{Builder, Joined, Piece, Pieces, words};
 use super::partition::{Cell, Partition, int_of_bytes};
 use super::place::Placement;
-use super::uses::{Op, OpKind, Place, Uses};
+use super::uses::{Choice, Op, OpKind, Place, Uses};
 use crate::effects::{MemoryFunction, constant_of, memory_function};
 use crate::flow::Flow;
 use crate::rewrite::Edit;
@@ -45,6 +45,8 @@ pub(super) struct Renaming {
     pub(super) renamed: Vec<(Value, Value)>,
     /// What does parts of a call that went, by the call.
     pub(super) parts: Vec<(Inst, Inst)>,
+    /// What cells are after a store to one of a few addresses.
+    pub(super) chosen: Vec<(Inst, Cell, Value)>,
 }
 
 /// What renaming works on.
@@ -76,6 +78,7 @@ impl Renaming {
         self.new_uses.clear();
         self.renamed.clear();
         self.parts.clear();
+        self.chosen.clear();
         for &(block, cell) in &cx.placement.params {
             let ty = cx.partition.cells[cell].ty.expect("a cell that is read");
             self.params.push(cx.edit.append_param(block, ty));
@@ -192,6 +195,8 @@ impl Renaming {
         match op.kind {
             OpKind::Load { from, ty } => self.visit_load(cx, op.inst, from, ty),
             OpKind::Store { to, ty } => self.visit_store(cx, op.inst, to, ty),
+            OpKind::LoadAny { choice, ty } => self.visit_load_any(cx, op.inst, choice, ty),
+            OpKind::StoreAny { choice, ty } => self.visit_store_any(cx, op.inst, choice, ty),
             OpKind::Copy { to, from, length } => self.visit_copy(cx, op.inst, to, from, length),
             OpKind::Set { to, length } => self.visit_set(cx, op.inst, to, length),
         }
@@ -202,8 +207,6 @@ impl Renaming {
             return;
         }
         let func = cx.edit.func();
-        let data = func.dfg.insts[inst];
-        let result = func.dfg.value_type(func.dfg.first_result(inst));
         let swapped = is_swapped(func, inst, cx.endianness);
         let as_loaded = if swapped {
             int_of_bytes(ty.bytes())
@@ -216,12 +219,18 @@ impl Renaming {
             value = builder.swap(value);
             value = builder.convert(value, ty);
         }
-        if result != ty {
-            let signed = matches!(
-                data.opcode(),
-                Opcode::Sload8 | Opcode::Sload16 | Opcode::Sload32
-            );
-            let mut cursor = builder.edit.before(inst);
+        self.finish_load(cx, inst, value);
+    }
+
+    /// Widens what was read to what the load gives, and has that stand for the load.
+    fn finish_load(&mut self, cx: &mut RenameContext<'_, '_>, inst: Inst, value: Value) {
+        let dfg = &cx.edit.func().dfg;
+        let opcode = dfg.insts[inst].opcode();
+        let result = dfg.value_type(dfg.first_result(inst));
+        let mut value = value;
+        if result != dfg.value_type(value) {
+            let signed = matches!(opcode, Opcode::Sload8 | Opcode::Sload16 | Opcode::Sload32);
+            let mut cursor = cx.edit.before(inst);
             value = match signed {
                 true => cursor.ins().sextend(result, value),
                 false => cursor.ins().uextend(result, value),
@@ -230,6 +239,137 @@ impl Renaming {
         cx.edit.replace_result(inst, value);
         self.removed.push(inst);
         cx.stats.sroa_loads += 1;
+    }
+
+    /// Whether the address of a choice is the one of its alternatives with this number.
+    fn is_chosen(
+        &mut self,
+        cx: &mut RenameContext<'_, '_>,
+        inst: Inst,
+        choice: &Choice,
+        number: usize,
+    ) -> Chosen {
+        // A select of two addresses tells by its condition.
+        let func = cx.edit.func();
+        if let ValueDef::Result(def, 0) = func.dfg.value_def(choice.address)
+            && let InstructionData::Ternary {
+                opcode: Opcode::Select,
+                args: [condition, a, b],
+            } = func.dfg.insts[def]
+        {
+            let exact = |value: Value| {
+                let pointer = cx.uses.pointer(func, value)?;
+                Some((pointer.slot, pointer.offset?.constant()?))
+            };
+            if let (Some(a), Some(b)) = (exact(a), exact(b))
+                && choice.chosen.len() == 2
+            {
+                self.new_uses.push(condition);
+                return if choice.chosen[number] == a {
+                    Chosen::If(condition)
+                } else {
+                    debug_assert_eq!(choice.chosen[number], b);
+                    Chosen::IfNot(condition)
+                };
+            }
+        }
+        let (slot, offset) = choice.chosen[number];
+        let mut cursor = cx.edit.before(inst);
+        let address = cursor.ins().stack_addr(types::I64, slot, offset as i32);
+        self.new_uses.push(choice.address);
+        Chosen::If(cursor.ins().icmp(IntCC::Equal, choice.address, address))
+    }
+
+    fn select(
+        &mut self,
+        cx: &mut RenameContext<'_, '_>,
+        inst: Inst,
+        chosen: Chosen,
+        value: Value,
+        other: Value,
+    ) -> Value {
+        if value == other {
+            return value;
+        }
+        let mut cursor = cx.edit.before(inst);
+        match chosen {
+            Chosen::If(condition) => cursor.ins().select(condition, value, other),
+            Chosen::IfNot(condition) => cursor.ins().select(condition, other, value),
+        }
+    }
+
+    /// Reads all alternatives and selects.
+    fn visit_load_any(
+        &mut self,
+        cx: &mut RenameContext<'_, '_>,
+        inst: Inst,
+        choice: u32,
+        ty: Type,
+    ) {
+        let choice = cx.uses.choices[choice as usize].clone();
+        if !touches_cells(cx.partition, choice.places[0], ty.bytes()) {
+            return;
+        }
+        let mut value: Option<Value> = None;
+        for (number, &place) in choice.places.iter().enumerate() {
+            let read = self.read(cx, inst, place, ty);
+            value = Some(match value {
+                None => read,
+                Some(other) if other == read => other,
+                Some(other) => {
+                    let chosen = self.is_chosen(cx, inst, &choice, number);
+                    self.select(cx, inst, chosen, read, other)
+                }
+            });
+        }
+        if let Some(value) = value {
+            self.finish_load(cx, inst, value);
+        }
+    }
+
+    /// Changes all alternatives, each on condition that it is the one.
+    fn visit_store_any(
+        &mut self,
+        cx: &mut RenameContext<'_, '_>,
+        inst: Inst,
+        choice: u32,
+        ty: Type,
+    ) {
+        let choice = cx.uses.choices[choice as usize].clone();
+        if !touches_cells(cx.partition, choice.places[0], ty.bytes()) {
+            return;
+        }
+        let func = cx.edit.func();
+        let mut value = func.dfg.resolve_aliases(func.dfg.inst_args(inst)[0]);
+        if func.dfg.value_type(value) != ty {
+            value = cx.edit.before(inst).ins().ireduce(ty, value);
+        }
+        for (number, &place) in choice.places.iter().enumerate() {
+            let chosen = self.is_chosen(cx, inst, &choice, number);
+            let end = place.offset + ty.bytes();
+            let partition = cx.partition;
+            let old: SmallVec<[(Cell, Value); 2]> = partition
+                .cells_in(place.slot, place.offset, end)
+                .filter(|&cell| partition.cells[cell].ty.is_some())
+                .map(|cell| (cell, self.value_of(cx, cell)))
+                .collect();
+            self.write(cx, inst, place, value);
+            for (cell, old) in old {
+                let new = self.value_of(cx, cell);
+                let value = self.select(cx, inst, chosen, new, old);
+                self.set(cell, value);
+            }
+        }
+        for &place in &choice.places {
+            let end = place.offset + ty.bytes();
+            for cell in cx.partition.cells_in(place.slot, place.offset, end) {
+                if let Some(value) = self.current[cell].expand() {
+                    self.chosen.push((inst, cell, value));
+                }
+            }
+        }
+        self.removed.push(inst);
+        cx.stats.sroa_stores += 1;
     }
 
     fn visit_store(&mut self, cx: &mut RenameContext<'_, '_>, inst: Inst, to: Place, ty: Type) {
@@ -548,7 +688,7 @@ fn is_swapped(func: &Function, inst: Inst, native: Endianness) -> bool {
     flags.is_some_and(|flags| flags.endianness(native) != native)
 }
 
-fn touches_cells(partition: &Partition, place: Place, length: u32) -> bool {
+pub(super) fn touches_cells(partition: &Partition, place: Place, length: u32) -> bool {
     let end = place.offset + length;
     partition
         .cells_in(place.slot, place.offset, end)
@@ -583,6 +723,13 @@ fn rest_of(partition: &Partition, place: Place, length: u32) -> SmallVec<[(u32, 
         rest.push((from, end));
     }
     rest
+}
+
+/// The condition on which an address is a certain one.
+#[derive(Clone, Copy, Debug)]
+enum Chosen {
+    If(Value),
+    IfNot(Value),
 }
 
 /// Bytes of a copy that are all in one cell, or in none, at either side.

@@ -5,8 +5,10 @@ use cranelift_codegen::ir::{
     Block, Function, Inst, InstructionData, Opcode, StackSlot, Type, Value, ValueDef, types,
 };
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 
 use super::Kept;
+use super::choices::{Alternatives, Choices};
 use super::range::{Range, range_of};
 use crate::effects::{Access, Effects, MemoryFunction, constant_of, memory_function};
 use crate::faults::{Fault, planted};
@@ -36,6 +38,10 @@ pub(super) enum OpKind {
     Load { from: Place, ty: Type },
     /// A plain store.
     Store { to: Place, ty: Type },
+    /// A plain load whose address is one of a few.
+    LoadAny { choice: u32, ty: Type },
+    /// A plain store whose address is one of a few.
+    StoreAny { choice: u32, ty: Type },
     /// A memory function that copies; of a side that is no slot there is no place.
     Copy {
         to: Option<Place>,
@@ -44,6 +50,16 @@ pub(super) enum OpKind {
     },
     /// A memory function that fills.
     Set { to: Place, length: u32 },
+}
+
+/// An address that is one of a few.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    /// The addresses, with the access's own offset.
+    pub(super) places: SmallVec<[Place; 4]>,
+    /// The value that is one of `chosen`, in the order of `places`.
+    pub(super) address: Value,
+    pub(super) chosen: SmallVec<[(StackSlot, i64); 4]>,
 }
 
 /// An instruction that touches bytes of slots at a known distance.
@@ -96,10 +112,25 @@ pub(super) struct Uses {
     pub(super) stores_pointer: bool,
     tables: FxHashSet<u32>,
     copied_from: FxHashSet<(Inst, StackSlot)>,
+    addresses: Choices,
+    /// Addresses go to a select or a block parameter.
+    chooses: bool,
+    pub(super) choices: Vec<Choice>,
 }
 
 impl Uses {
     pub(super) fn compute(&mut self, func: &Function, flow: &Flow, view: &View, options: &Options) {
+        self.addresses.clear();
+        self.scan(func, flow, view, options);
+        if self.chooses {
+            self.addresses.compute(func, flow);
+            self.scan(func, flow, view, options);
+        }
+    }
+
+    fn scan(&mut self, func: &Function, flow: &Flow, view: &View, options: &Options) {
+        self.chooses = false;
+        self.choices.clear();
         self.pointers.clear();
         self.pointers.resize(func.dfg.num_values());
         self.counts.clear();
@@ -121,15 +152,32 @@ impl Uses {
                 self.keep(slot, Kept::Key, None);
             }
         }
+        self.visit_blocks(func, flow, view);
+        self.count_unreachable(func, flow);
+        self.mark_splittable(func);
+    }
+
+    fn visit_blocks(&mut self, func: &Function, flow: &Flow, view: &View) {
         for &block in flow.rpo() {
             let start = self.ops.len() as u32;
+            for &param in func.dfg.block_params(block) {
+                self.follow(func, param);
+            }
             for inst in func.layout.block_insts(block) {
                 self.visit(func, view, inst);
             }
             self.spans[block] = (start, self.ops.len() as u32);
         }
-        self.count_unreachable(func, flow);
-        self.mark_splittable(func);
+    }
+
+    /// A select or parameter of which all addresses are one is that address.
+    fn follow(&mut self, func: &Function, value: Value) {
+        if let Some(&[(slot, offset)]) = self.addresses.of(func, value).map(|known| &known[..]) {
+            self.pointers[value] = Some(Pointer {
+                slot,
+                offset: Some(Range::exactly(offset)),
+            });
+        }
     }
 
     /// The operations of a block, by number, in program order.
@@ -188,8 +236,14 @@ impl Uses {
                 args: [a, b],
             } => {
                 let pointers = (self.pointer(func, a), self.pointer(func, b));
+                if self.choice_of(func, dfg.first_result(inst)).is_some() {
+                    return;
+                }
                 let (base, distance, negative) = match pointers {
-                    (None, None) => return,
+                    (None, None) => {
+                        // A choice at a distance that is not known.
+                        return self.escape_all(func, inst);
+                    }
                     (Some(base), None) => (base, b, opcode == Opcode::Isub),
                     (None, Some(base)) if opcode == Opcode::Iadd => (base, a, false),
                     _ => return self.escape_all(func, inst),
@@ -211,6 +265,19 @@ impl Uses {
                 return;
             }
             InstructionData::IntCompare { .. } => return,
+            InstructionData::Ternary {
+                opcode: Opcode::Select,
+                args: [_, a, b],
+            } => {
+                let is_address = |value| self.pointer(func, value).is_some();
+                self.chooses |= is_address(a) || is_address(b);
+                let result = dfg.first_result(inst);
+                if self.addresses.of(func, result).is_none() {
+                    return self.escape_all(func, inst);
+                }
+                return self.follow(func, result);
+            }
+            _ if opcode.is_branch() && !opcode.is_call() => return self.visit_branch(func, inst),
             _ => {}
         }
         let effects = Effects::of(func, inst);
@@ -246,6 +313,35 @@ impl Uses {
         }
     }
 
+    /// The addresses of which a value is one, if there are several.
+    fn choice_of(&self, func: &Function, value: Value) -> Option<&Alternatives> {
+        let known = self.addresses.of(func, value)?;
+        (known.len() > 1).then_some(known)
+    }
+
+    /// An address may be sent to a parameter that is followed.
+    fn visit_branch(&mut self, func: &Function, inst: Inst) {
+        let dfg = &func.dfg;
+        for &arg in dfg.inst_args(inst) {
+            self.escape(func, inst, arg);
+        }
+        let calls = dfg.insts[inst].branch_destination(&dfg.jump_tables, &dfg.exception_tables);
+        for call in calls {
+            let block = call.block(&dfg.value_lists);
+            for (index, arg) in call.args(&dfg.value_lists).enumerate() {
+                let Some(value) = arg.as_value() else {
+                    continue;
+                };
+                let param = dfg.block_params(block)[index];
+                self.chooses |= self.pointer(func, value).is_some();
+                if self.addresses.of(func, param).is_none() {
+                    self.escape(func, inst, value);
+                }
+            }
+        }
+        self.check_table(func, inst);
+    }
+
     fn escape_all(&mut self, func: &Function, inst: Inst) {
         for value in func.dfg.inst_values(inst) {
             self.escape(func, inst, value);
@@ -255,6 +351,10 @@ impl Uses {
     fn escape(&mut self, func: &Function, inst: Inst, value: Value) {
         if let Some(pointer) = self.pointer(func, value) {
             self.keep(pointer.slot, Kept::Escapes, Some(inst));
+        }
+        let chosen = self.choice_of(func, value).cloned().unwrap_or_default();
+        for (slot, _) in chosen {
+            self.keep(slot, Kept::Escapes, Some(inst));
         }
     }
 
@@ -267,7 +367,9 @@ impl Uses {
             self.stores_pointer |= pointer.is_some() && self.pointers[value].is_some();
             self.escape(func, inst, value);
         }
-        let Some(pointer) = pointer else { return };
+        let Some(pointer) = pointer else {
+            return self.visit_choice(func, view, inst, address, is_load);
+        };
         let ty = memory_type(func, inst).filter(|ty| !ty.is_dynamic_vector());
         let data = &func.dfg.insts[inst];
         let (Some(ty), Some(flags), Some(offset)) =
@@ -335,6 +437,74 @@ impl Uses {
         });
     }
 
+    /// An access of one of a few addresses.
+    fn visit_choice(
+        &mut self,
+        func: &Function,
+        view: &View,
+        inst: Inst,
+        address: Value,
+        is_load: bool,
+    ) {
+        let Some(chosen) = self.choice_of(func, address).cloned() else {
+            return;
+        };
+        let data = &func.dfg.insts[inst];
+        let offset = data.load_store_offset().map(i64::from);
+        let ty = memory_type(func, inst).filter(|&ty| is_supported(ty) && ty != types::I128);
+        let flags = data.memflags_data(&func.dfg);
+        let is_native = flags.is_some_and(|flags| flags.explicit_endianness().is_none());
+        let fixed = view
+            .entry_of(inst)
+            .is_some_and(|entry| view.entry(entry).fixed);
+        let (Some(ty), Some(offset), true, false) =
+            (ty, offset, is_native && !is_lanewise(data.opcode()), fixed)
+        else {
+            return self.escape(func, inst, address);
+        };
+        let width = i64::from(ty.bytes());
+        let places: Option<SmallVec<[Place; 4]>> = chosen
+            .iter()
+            .map(|&(slot, start)| {
+                let start = start + offset;
+                let size = i64::from(func.sized_stack_slots[slot].size);
+                (start >= 0 && start + width <= size).then_some(Place {
+                    slot,
+                    offset: start as u32,
+                })
+            })
+            .collect();
+        let Some(places) = places else {
+            return self.escape(func, inst, address);
+        };
+        for place in &places {
+            self.slices.push(Slice {
+                slot: place.slot,
+                start: place.offset,
+                end: place.offset + ty.bytes(),
+                kind: SliceKind::Scalar {
+                    ty,
+                    is_load,
+                    splittable: false,
+                },
+                inst,
+            });
+        }
+        let choice = self.choices.len() as u32;
+        self.choices.push(Choice {
+            places,
+            address: func.dfg.resolve_aliases(address),
+            chosen,
+        });
+        self.ops.push(Op {
+            inst,
+            kind: match is_load {
+                true => OpKind::LoadAny { choice, ty },
+                false => OpKind::StoreAny { choice, ty },
+            },
+        });
+    }
+
     fn pin(&mut self, slot: StackSlot, start: u32, end: u32, kept: Kept, inst: Inst) {
         if start < end {
             self.slices.push(Slice {
@@ -356,6 +526,11 @@ impl Uses {
             }
         };
         self.escape(func, inst, length);
+        for side in [Some(to), from].into_iter().flatten() {
+            if self.choice_of(func, side).is_some() {
+                self.escape(func, inst, side);
+            }
+        }
         let sides = [Some(to), from].map(|value| value.and_then(|value| self.pointer(func, value)));
         let [to, from] = sides;
         if to.is_none() && from.is_none() {
