@@ -666,6 +666,34 @@ fn fuzz_shows_a_case() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn fuzz_replays_a_file() {
+    let shown = run(&[&"fuzz", &"--show", &"5"]);
+    let shown = success(&shown);
+    let replayed = run_on(shown, &["fuzz", "--replay", "-"]);
+    assert!(success(&replayed).ends_with(" 5 runs, 0 findings\n"));
+    let folder = Folder::new();
+    let wrong = "test run\ntarget x86_64\n\nfunction %f() -> i32 system_v {\nblock0:\n    \
+                 v0 = iconst.i32 3\n    return v0\n}\n; run: %f() == 4\n";
+    let file = folder.file("wrong.clif", wrong);
+    let output = run(&[&"fuzz", &"--replay", &file]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        text(&output.stdout),
+        "execution: %f() == 4: original and optimized agree, but returned 3, which is not expected\n\
+         1 functions, 1 runs, 1 findings\n"
+    );
+    let output = run(&[&"fuzz", &"--replay", &file, &"--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let value: serde_json::Value = serde_json::from_str(text(&output.stdout)).unwrap();
+    assert_eq!(value["findings"][0]["oracle"], "execution");
+    for bad in ["function %f() {\nblock0:\n", "; nothing\n"] {
+        let file = folder.file("bad.clif", bad);
+        refusal(&run(&[&"fuzz", &"--replay", &file]));
+    }
+}
+
+#[test]
 fn fuzz_refuses_bad_arguments() {
     for arguments in [
         &["--cases", "some"][..],
@@ -678,6 +706,8 @@ fn fuzz_refuses_bad_arguments() {
         &["--output", "/no/such/folder"],
         &["--show", "x"],
         &["--show", "1", "--cases", "2"],
+        &["--replay", "/no/such/file"],
+        &["--replay", "x.clif", "--seed", "2"],
         &["stray"],
     ] {
         let output = command().arg("fuzz").args(arguments).output().unwrap();

@@ -1,6 +1,7 @@
 //! Benchmarks of `cranelift-memopt`. Times are ratios against Cranelift alone, or per access, taken
 //! in one run with the sides interleaved, since machines differ and drift.
 
+mod allocations;
 mod compile;
 mod memssa;
 mod worst;
@@ -52,8 +53,8 @@ enum Command {
         #[arg(long, default_value_t = ACCESSES_MAX, value_parser = clap::value_parser!(u32).range(1024..))]
         max: u32,
     },
-    /// Time per memory operation of the whole optimizer on adversarial functions, as they grow, in a
-    /// thread with 512 KiB of stack.
+    /// Time and memory per memory operation of the whole optimizer on adversarial functions, as they
+    /// grow, in a thread with 512 KiB of stack.
     #[command(after_help = "Example:\n  clif-memopt-bench worst --max 100000")]
     Worst {
         /// The largest number of memory operations; sizes double up to it.

@@ -10,6 +10,8 @@ use clif_memopt_measure::isa_for;
 use comfy_table::{CellAlignment, Table, presets};
 use cranelift_memopt::{Optimizer, Options};
 
+use crate::allocations::peak_bytes;
+
 /// The stack of the thread that the optimizer runs in.
 const STACK_BYTES: usize = 512 << 10;
 
@@ -258,55 +260,79 @@ fn many_regions(operations: u32) -> String {
     function(&preamble, &(text + "return\n"))
 }
 
-/// Prints a row for each shape, with a column for each size.
+/// Prints time and memory, each as a row for each shape with a column for each size.
 pub(crate) fn run(max: u32) -> anyhow::Result<()> {
     let mut sizes = vec![OPERATIONS_MIN];
     while sizes.last().is_some_and(|&size| 2 * size <= max) {
         sizes.extend(sizes.last().map(|size| 2 * size));
     }
+    let mut times = table("ns/operation at", &sizes);
+    let mut peaks = table("peak bytes/operation at", &sizes);
+    for &(name, build) in SHAPES {
+        let costs: Vec<Cost> = sizes
+            .iter()
+            .map(|&size| cost_in_small_thread(build(size)))
+            .collect::<anyhow::Result<_>>()?;
+        let add = |table: &mut Table, of: fn(&Cost) -> f64| {
+            let pairs = costs.iter().zip(&sizes);
+            let cells = pairs.map(|(cost, &size)| format!("{:.0}", of(cost) / f64::from(size)));
+            table.add_row([name.to_string()].into_iter().chain(cells));
+        };
+        add(&mut times, |cost| cost.time.as_secs_f64() * 1e9);
+        add(&mut peaks, |cost| cost.peak_bytes as f64);
+    }
+    println!("{times}\n\n{peaks}");
+    Ok(())
+}
+
+fn table(head: &str, sizes: &[u32]) -> Table {
     let mut table = Table::new();
     let header = sizes.iter().map(|size| format!("{size}"));
     table
         .load_preset(presets::NOTHING)
-        .set_header([String::from("ns/operation at")].into_iter().chain(header));
+        .set_header([head.to_string()].into_iter().chain(header));
     for column in 1..=sizes.len() {
         if let Some(column) = table.column_mut(column) {
             column.set_cell_alignment(CellAlignment::Right);
         }
     }
-    for &(name, build) in SHAPES {
-        let mut row = vec![name.to_string()];
-        for &size in &sizes {
-            let time = time_in_small_thread(build(size))?;
-            row.push(format!("{:.0}", time.as_secs_f64() * 1e9 / f64::from(size)));
-        }
-        table.add_row(row);
-    }
-    println!("{table}");
-    Ok(())
+    table
 }
 
-fn time_in_small_thread(text: String) -> anyhow::Result<Duration> {
+/// What one function costs.
+struct Cost {
+    time: Duration,
+    /// The most that the optimizer has allocated at once, growth of the function included.
+    peak_bytes: u64,
+}
+
+fn cost_in_small_thread(text: String) -> anyhow::Result<Cost> {
     // Parsing may need more stack than the optimizer.
     let functions =
         cranelift_reader::parse_functions(&text).map_err(|error| anyhow!("worst case: {error}"))?;
     let isa = isa_for("x86_64")?;
-    let worker = move || -> anyhow::Result<Duration> {
-        let mut best = Duration::MAX;
+    let worker = move || -> anyhow::Result<Cost> {
+        let mut func = functions[0].clone();
+        let (result, peak_bytes) = peak_bytes(|| {
+            let mut optimizer = Optimizer::new(Options::default());
+            optimizer.optimize(&mut func, &*isa).map(|_| ())
+        });
+        result?;
+        let mut time = Duration::MAX;
         let mut optimizer = Optimizer::new(Options::default());
         for _ in 0..3 {
             let mut func = functions[0].clone();
             let start = Instant::now();
             optimizer.optimize(&mut func, &*isa)?;
-            best = best.min(start.elapsed());
+            time = time.min(start.elapsed());
         }
-        Ok(best)
+        Ok(Cost { time, peak_bytes })
     };
     let thread = thread::Builder::new()
         .stack_size(STACK_BYTES)
         .spawn(worker)?;
     match thread.join() {
-        Ok(time) => time,
+        Ok(cost) => cost,
         Err(_) => bail!("the optimizer panicked on a worst case"),
     }
 }

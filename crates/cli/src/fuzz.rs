@@ -8,16 +8,17 @@ use std::time::Instant;
 use anyhow::bail;
 use clif_memopt_filetest::exec::{self, Support};
 use clif_memopt_fuzzgen::{
-    Campaign, Case, Config, Failure, Finding, Setup, Summary, case_of_seed, first_bad_fuel,
-    reduce_finding, run_campaign,
+    Campaign, Case, Config, Failure, Finding, Setup, Summary, Tally, case_of_seed, check_all,
+    first_bad_fuel, reduce_finding, run_campaign,
 };
 use cranelift_memopt::Pass;
 use serde_json::{Value, json};
 use target_lexicon::Triple;
 
 use crate::guard::guarded;
+use crate::input::Input;
 use crate::progress::Progress;
-use crate::{Outcome, output};
+use crate::{Outcome, input, output};
 
 /// A campaign ends early when so many cases have failed.
 const FAILURES_MAX: usize = 50;
@@ -32,13 +33,16 @@ const THREADS_MAX: u64 = 1024;
 /// run leaves no more behind; numbering and layout do not matter; no path got worse.
 ///
 /// A case that fails is made smaller and written to fuzz-SEED.clif, a filetest that `run`, `test` and
-/// `bisect` take. The same seed always makes the same case; case N of a campaign has the seed of the
+/// `bisect` take, and that `--replay` puts to all oracles again. The same seed always makes the same case; case N of a campaign has the seed of the
 /// first plus N. Ends early after 50 failures. Exit code 1 if a case fails.
+///
+/// `--replay` takes any CLIF that keeps the memory contract; its `; run:` lines are what is executed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   clif-memopt fuzz
   clif-memopt fuzz --cases 100000 --seed 5000 --output failures
   clif-memopt fuzz --target aarch64 --cases 20
+  clif-memopt fuzz --replay fuzz-17.clif
   clif-memopt fuzz --show 17 | clif-memopt run -")]
 pub(crate) struct Args {
     /// Cases to run
@@ -53,7 +57,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..=THREADS_MAX))]
     threads: Option<u64>,
 
-    /// Target: x86_64, aarch64 or a full triple. Default: the host
+    /// Target: x86_64, aarch64 or a full triple. Default: the host, or the first of the file to replay
     #[arg(long, value_name = "TRIPLE")]
     target: Option<String>,
 
@@ -72,6 +76,10 @@ pub(crate) struct Args {
     /// Print the case of this seed as a filetest, and run nothing
     #[arg(long, value_name = "SEED", conflicts_with_all = ["cases", "seed", "threads", "json", "output"])]
     show: Option<u64>,
+
+    /// Put the functions of a file to every oracle; `-` for standard input. Exit code 1 if one objects
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cases", "seed", "threads", "output", "show"])]
+    replay: Option<PathBuf>,
 }
 
 /// What became of a case that failed.
@@ -81,6 +89,9 @@ struct Written {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
+    if let Some(path) = &args.replay {
+        return args.replay(path);
+    }
     let host = Triple::host().to_string();
     let target = args.target.as_deref().unwrap_or(&host);
     let mut setup = Setup::new(target)?;
@@ -96,15 +107,19 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<Outcome> {
         output::print(text.as_bytes())?;
         return Ok(Outcome::Success);
     }
-    match exec::support(&setup.isa) {
-        Support::Available => {}
-        Support::Missing(what) => bail!("code for {target} cannot be run: {what}"),
-        Support::Unsupported => bail!("code for {target} cannot be run on this machine"),
-    }
+    ensure_runs(&setup, &target)?;
     if !args.output.is_dir() {
         bail!("{} is no folder", args.output.display());
     }
     args.campaign(&setup, &target)
+}
+
+fn ensure_runs(setup: &Setup, target: &str) -> anyhow::Result<()> {
+    match exec::support(&setup.isa) {
+        Support::Available => Ok(()),
+        Support::Missing(what) => bail!("code for {target} cannot be run: {what}"),
+        Support::Unsupported => bail!("code for {target} cannot be run on this machine"),
+    }
 }
 
 /// The target as a filetest names it.
@@ -158,6 +173,30 @@ impl Args {
         })
     }
 
+    fn replay(&self, path: &Path) -> anyhow::Result<Outcome> {
+        let (name, text) = input::read_text(path)?;
+        let input = Input::parse(name, &text)?;
+        let isa = input.isa(self.target.as_deref())?;
+        input.verify(&*isa)?;
+        let case = guarded(|| Case::read(&input.name, &text))?;
+        let setup = Setup::new(&isa.triple().to_string())?;
+        let target = target_name(&setup);
+        if !case.invocations.is_empty() && case.is_runnable() {
+            ensure_runs(&setup, &target)?;
+        }
+        let mut tally = Tally::default();
+        let findings = guarded(|| Ok(check_all(&case, &setup, &mut tally)))?;
+        let text = match self.json {
+            true => replay_as_json(&input.name, &target, &findings, &tally),
+            false => replay_as_text(&case, &findings),
+        };
+        output::print(text.as_bytes())?;
+        Ok(match findings.is_empty() {
+            true => Outcome::Success,
+            false => Outcome::Finding,
+        })
+    }
+
     /// Writes a smaller case that fails in the same way. None if it could not even be generated.
     fn write(
         &self,
@@ -172,8 +211,8 @@ impl Args {
             return Ok(None);
         };
         let (small, finding) = reduce_finding(&case, finding, setup);
-        let text = reproducer(failure.seed, &small, &finding, setup, target);
         let path = self.file_of(failure.seed);
+        let text = reproducer(failure.seed, &path, &small, &finding, setup, target);
         output::write(&path, text.as_bytes())?;
         Ok(Some(path))
     }
@@ -187,13 +226,34 @@ impl Args {
     }
 }
 
-/// The text of a reproducer: why it is there, then the case.
-fn reproducer(seed: u64, case: &Case, finding: &Finding, setup: &Setup, target: &str) -> String {
-    let finding = output::one_line(&finding.to_string());
-    let mut text = format!(";; Seed {seed}, reduced. {finding}\n");
+/// The text of a reproducer: why it is there and how to see it again, then the case.
+fn reproducer(
+    seed: u64,
+    path: &Path,
+    case: &Case,
+    finding: &Finding,
+    setup: &Setup,
+    target: &str,
+) -> String {
+    let message = output::one_line(&finding.to_string());
+    let mut text = format!(";; Seed {seed}, reduced. {message}\n");
     let filetest = case.filetest(target).to_string();
     // As it is read back, where instructions have other numbers.
     let again = Case::parse(&filetest).ok();
+    let replays = again.as_ref().is_some_and(|again| {
+        let findings = check_all(again, setup, &mut Tally::default());
+        findings.iter().any(|other| other.oracle == finding.oracle)
+    });
+    text += &match (replays, path.file_name()) {
+        (true, Some(file)) => {
+            let file = file.display();
+            format!(";; To see it again: clif-memopt fuzz --replay {file} --target {target}\n")
+        }
+        _ => format!(
+            ";; It is not found in what is read back from here. To see it again:\n\
+             ;; clif-memopt fuzz --seed {seed} --cases 1 --target {target}\n"
+        ),
+    };
     if let Some(bad) = first_bad_fuel(again.as_ref().unwrap_or(case), setup) {
         let rewrite = bad.rewrite.unwrap_or_default();
         text += &format!(
@@ -216,6 +276,43 @@ fn describe(failure: &Failure, file: Result<&Option<PathBuf>, &anyhow::Error>) -
     format!("seed {}: {findings} ({file})", failure.seed)
 }
 
+fn replay_as_text(case: &Case, findings: &[Finding]) -> String {
+    let lines = findings
+        .iter()
+        .map(|finding| format!("{}\n", output::one_line(&finding.to_string())));
+    format!(
+        "{}{} functions, {} runs, {} findings\n",
+        lines.collect::<String>(),
+        case.functions.len(),
+        case.invocations.len(),
+        findings.len()
+    )
+}
+
+fn replay_as_json(file: &str, target: &str, findings: &[Finding], tally: &Tally) -> String {
+    let all = json!({
+        "target": target,
+        "file": file,
+        "findings": findings_as_json(findings),
+        "counts": counts_as_json(tally),
+    });
+    format!("{all:#}\n")
+}
+
+fn findings_as_json(findings: &[Finding]) -> Vec<Value> {
+    let findings = findings
+        .iter()
+        .map(|finding| json!({ "oracle": finding.oracle.to_string(), "message": finding.message }));
+    findings.collect()
+}
+
+fn counts_as_json(tally: &Tally) -> serde_json::Map<String, Value> {
+    tally
+        .iter()
+        .map(|(name, count)| (name.to_string(), count.into()))
+        .collect()
+}
+
 fn rate(summary: &Summary, seconds: f64) -> f64 {
     summary.functions as f64 / seconds.max(f64::MIN_POSITIVE)
 }
@@ -235,20 +332,12 @@ fn as_json(target: &str, summary: &Summary, written: &[Written], seconds: f64) -
     let failures: Vec<Value> = written
         .iter()
         .map(|Written { failure, file }| {
-            let findings = failure.findings.iter().map(|finding| {
-                json!({ "oracle": finding.oracle.to_string(), "message": finding.message })
-            });
             json!({
                 "seed": failure.seed,
-                "findings": findings.collect::<Vec<_>>(),
+                "findings": findings_as_json(&failure.findings),
                 "file": file.as_ref().map(|file| file.display().to_string()),
             })
         })
-        .collect();
-    let counts: serde_json::Map<_, _> = summary
-        .tally
-        .iter()
-        .map(|(name, count)| (name.to_string(), count.into()))
         .collect();
     let all = json!({
         "target": target,
@@ -256,7 +345,7 @@ fn as_json(target: &str, summary: &Summary, written: &[Written], seconds: f64) -
         "functions": summary.functions,
         "functions_per_second": rate(summary, seconds),
         "failures": failures,
-        "counts": counts,
+        "counts": counts_as_json(&summary.tally),
     });
     format!("{all:#}\n")
 }

@@ -33,7 +33,15 @@ impl Case {
     /// # Errors
     /// The text is no filetest.
     pub fn parse(text: &str) -> Result<Case> {
-        let source = TestSource::parse("case.clif", text).context("not a filetest")?;
+        Case::read("case.clif", text).context("not a filetest")
+    }
+
+    /// Reads a filetest: its functions and its `; run:` lines.
+    ///
+    /// # Errors
+    /// A mistake in the text, as `name:line: message`.
+    pub fn read(name: &str, text: &str) -> Result<Case> {
+        let source = TestSource::parse(name, text)?;
         Ok(Case {
             functions: source.functions(),
             invocations: invocations_of(&source)?,

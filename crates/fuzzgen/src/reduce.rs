@@ -1,8 +1,9 @@
 //! The reducer: makes a case smaller as long as it still fails.
 
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
+use cranelift_codegen::flowgraph::ControlFlowGraph;
 use cranelift_codegen::ir::{
-    Block, BlockCall, Function, Inst, InstBuilder, InstructionData, Opcode, Value, types,
+    Block, BlockArg, BlockCall, Function, Inst, InstBuilder, InstructionData, Opcode, Value, types,
 };
 use cranelift_codegen::isa::TargetIsa;
 
@@ -27,6 +28,7 @@ pub fn reduce(case: &Case, isa: &dyn TargetIsa, still_fails: &dyn Fn(&Case) -> b
         reducer.drop_functions();
         for function in 0..reducer.case.functions.len() {
             reducer.simplify_branches(function);
+            reducer.join_blocks(function);
             reducer.drop_insts(function);
         }
         if reducer.size() == before {
@@ -37,14 +39,21 @@ pub fn reduce(case: &Case, isa: &dyn TargetIsa, still_fails: &dyn Fn(&Case) -> b
 }
 
 /// Makes a case smaller in which `finding` was found, as long as that kind of finding is the first.
-/// Gives what is found in the smaller one.
+/// Gives what is found in the smaller one. If the finding is there when the case is printed and read
+/// back, where values and instructions have other numbers, then also in the smaller one.
 pub fn reduce_finding(case: &Case, finding: &Finding, setup: &Setup) -> (Case, Finding) {
-    let first = |case: &Case| {
+    let first_as_is = |case: &Case| {
         let findings = check_all(case, setup, &mut Tally::default());
         findings
             .into_iter()
             .next()
             .filter(|other| other.is_like(finding))
+    };
+    let first_read_back = |case: &Case| first_as_is(&Case::parse(&case.to_string()).ok()?);
+    let replays = first_read_back(case).is_some();
+    let first = |case: &Case| match replays {
+        true => first_read_back(case),
+        false => first_as_is(case),
     };
     let small = reduce(case, &*setup.isa, &|case| first(case).is_some());
     let found = first(&small).unwrap_or_else(|| finding.clone());
@@ -140,6 +149,19 @@ impl Reducer<'_> {
         }
     }
 
+    /// Blocks that are reached by one jump only become part of the block that jumps.
+    fn join_blocks(&mut self, index: usize) {
+        let blocks: Vec<Block> = self.case.functions[index].layout.blocks().collect();
+        for block in blocks {
+            loop {
+                let mut function = self.case.functions[index].clone();
+                if !join_with_next(&mut function, block) || !self.take_function(index, function) {
+                    break;
+                }
+            }
+        }
+    }
+
     /// Instructions go, the last first: those in bulk, then one by one.
     fn drop_insts(&mut self, index: usize) {
         let mut chunk = 16;
@@ -187,6 +209,42 @@ fn jump_instead(function: &mut Function, terminator: Inst, call: BlockCall) {
         opcode: Opcode::Jump,
         destination: call,
     };
+}
+
+/// Moves the instructions of the block that `block` jumps to behind those of `block`. Whether there is
+/// one, and nothing else goes there.
+fn join_with_next(function: &mut Function, block: Block) -> bool {
+    if !function.layout.is_block_inserted(block) {
+        return false;
+    }
+    let Some(jump) = function.layout.last_inst(block) else {
+        return false;
+    };
+    function.dfg.resolve_all_aliases();
+    let InstructionData::Jump { destination, .. } = function.dfg.insts[jump] else {
+        return false;
+    };
+    let next = destination.block(&function.dfg.value_lists);
+    let mut flow = ControlFlowGraph::new();
+    flow.compute(function);
+    if flow.pred_iter(next).count() > 1 || Some(next) == function.layout.entry_block() {
+        return false;
+    }
+    let arguments: Vec<BlockArg> = destination.args(&function.dfg.value_lists).collect();
+    let params = function.dfg.detach_block_params(next);
+    let params = params.as_slice(&function.dfg.value_lists).to_vec();
+    for (param, argument) in params.into_iter().zip(arguments) {
+        if let BlockArg::Value(value) = argument {
+            replace_uses(function, param, value);
+        }
+    }
+    function.layout.remove_inst(jump);
+    while let Some(inst) = function.layout.first_inst(next) {
+        function.layout.remove_inst(inst);
+        function.layout.append_inst(inst, block);
+    }
+    function.layout.remove_block(next);
+    true
 }
 
 fn drop_unreachable(function: &mut Function) {

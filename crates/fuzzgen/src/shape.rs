@@ -74,8 +74,10 @@ shapes! {
     calls "Direct calls.";
     indirect_calls "Indirect calls.";
     try_calls "try_call.";
+    throws "Calls that throw.";
     tail_calls "return_call.";
     recursions "Calls of the function itself.";
+    collections "Calls that change what stack maps name.";
     stack_maps "Calls with a user stack map.";
     atomics "Atomic accesses.";
     fences "Fences.";

@@ -5,7 +5,8 @@ use clif_memopt_fuzzgen::{
     Campaign, Case, Config, Oracle, Setup, Tally, case_of_seed, check_clobbers, check_execution,
     check_interpretation, first_bad_fuel, permuted, reduce, run_campaign,
 };
-use cranelift_codegen::ir::{Function, Inst, Opcode};
+use cranelift_codegen::cursor::{Cursor, FuncCursor};
+use cranelift_codegen::ir::{Block, Function, Inst, InstBuilder, Opcode, TrapCode, types};
 use cranelift_codegen::verify_function;
 
 fn setup() -> Setup {
@@ -42,6 +43,10 @@ fn a_campaign_finds_nothing_and_exercises_everything() {
         "runs.stopped",
         "interpreter.returned",
         "interpreter.trapped",
+        "runs.thrown",
+        "interpreter.thrown",
+        "interpreter.caught",
+        "interpreter.collected",
     ];
     for end in ends {
         assert!(summary.tally.get(end) > 0, "{end}: none");
@@ -65,7 +70,7 @@ fn generated_functions_are_valid_for_every_target() {
         }
     }
     assert_eq!(tally.missing_shapes(), Vec::<&str>::new());
-    for shape in ["stack_maps", "tail_calls", "try_calls"] {
+    for shape in ["stack_maps", "tail_calls", "throws", "try_calls"] {
         assert!(tally.get(shape) >= 30, "{shape}: {}", tally.get(shape));
     }
 }
@@ -119,6 +124,70 @@ fn caught(break_at: impl Fn(&mut Function, Inst)) -> (usize, usize) {
     (caught, all)
 }
 
+/// Makes every exception handler trap at once.
+fn break_handlers(function: &mut Function) {
+    let tables = function.dfg.exception_tables.values();
+    let handlers: Vec<Block> = tables
+        .flat_map(|table| {
+            let targets = table.all_branches();
+            let handlers = &targets[..targets.len() - 1];
+            handlers
+                .iter()
+                .map(|call| call.block(&function.dfg.value_lists))
+        })
+        .collect();
+    for handler in handlers {
+        let mut cursor = FuncCursor::new(function).at_first_insertion_point(handler);
+        let never = cursor.ins().iconst(types::I8, 0);
+        cursor.ins().trapz(never, TrapCode::unwrap_user(77));
+    }
+}
+
+#[test]
+fn exception_handlers_are_executed() {
+    let (mut by_execution, mut by_interpreter) = (0, 0);
+    for seed in 0..150 {
+        let case = case_of_seed(seed, &Config::default());
+        let mut wrong = case.functions.clone();
+        wrong.iter_mut().for_each(break_handlers);
+        let found = check_execution(&case, &wrong, &setup(), &mut Tally::default());
+        by_execution += u32::from(found.is_err());
+        let found = check_interpretation(&case, &wrong, &mut Tally::default());
+        by_interpreter += u32::from(found.is_err());
+    }
+    println!("{by_execution} {by_interpreter}");
+    assert!(by_execution >= 5, "{by_execution}");
+    assert!(by_interpreter >= 5, "{by_interpreter}");
+}
+
+/// Takes the stack maps away, which the optimizer never does.
+fn without_maps(case: &Case) -> Vec<Function> {
+    let text = case.to_string();
+    let lines = text
+        .lines()
+        .map(|line| match line.split_once(", stack_map=") {
+            Some((call, _)) => format!("{call}\n"),
+            None => format!("{line}\n"),
+        });
+    Case::parse(&lines.collect::<String>()).unwrap().functions
+}
+
+#[test]
+fn slots_in_stack_maps_are_changed_by_the_callee() {
+    let (mut by_execution, mut by_interpreter) = (0, 0);
+    for seed in 0..150 {
+        let case = case_of_seed(seed, &Config::default());
+        let wrong = without_maps(&case);
+        let found = check_execution(&case, &wrong, &setup(), &mut Tally::default());
+        by_execution += u32::from(found.is_err());
+        let found = check_interpretation(&case, &wrong, &mut Tally::default());
+        by_interpreter += u32::from(found.is_err());
+    }
+    println!("{by_execution} {by_interpreter}");
+    assert!(by_execution >= 5, "{by_execution}");
+    assert!(by_interpreter >= 5, "{by_interpreter}");
+}
+
 #[test]
 fn a_lost_store_is_caught_by_the_interpreter() {
     let (mut caught, mut all) = (0, 0);
@@ -133,6 +202,29 @@ fn a_lost_store_is_caught_by_the_interpreter() {
         caught += usize::from(check_interpretation(&case, &wrong, &mut Tally::default()).is_err());
     }
     assert!(caught * 5 >= all, "{caught} of {all}");
+}
+
+/// What the interpreter finds if the `at`th store of the only function is lost.
+fn interpreted_without_store(at: usize, text: &str) -> Option<String> {
+    let case = Case::parse(text).unwrap();
+    let mut wrong = case.functions.clone();
+    let store = stores(&wrong[0])[at];
+    wrong[0].layout.remove_inst(store);
+    let found = check_interpretation(&case, &wrong, &mut Tally::default());
+    found.err().map(|finding| finding.message)
+}
+
+#[test]
+fn the_interpreter_compares_memory_at_the_trap() {
+    let text = "test run\ntarget x86_64\n\nfunction %f(i64, i32) {\n ss0 = explicit_slot 4\n\
+        block0(v0: i64, v1: i32):\n v2 = stack_addr.i64 ss0\n store v1, v2\n \
+        store v1, v0+8\n trap user1\n}\n; mem: p0 = 16 bytes\n; run: %f(p0, 258)\n";
+    assert_eq!(interpreted_without_store(0, text), None);
+    let found = interpreted_without_store(1, text).unwrap();
+    assert!(
+        found.contains("memory differs, first at byte 8 of all buffers: original 02, optimized 00"),
+        "{found}"
+    );
 }
 
 #[test]

@@ -18,7 +18,7 @@ use super::memory::Layout;
 use super::outcome::{Observation, Outcome, resolve};
 use super::program::{Program, entry_symbol, function_symbol};
 use super::trampoline::{CELL_BYTES, pack, unpack};
-use super::{RUN_SECONDS_MAX, Support};
+use super::{RUN_SECONDS_MAX, STACK_BYTES, Support};
 
 const COMPILER: &str = "aarch64-linux-gnu-gcc";
 const EMULATOR: &str = "qemu-aarch64";
@@ -57,7 +57,7 @@ pub(crate) fn execute(
     let harness_path = directory.path().join("harness.c");
     let (programs, object) = compile_object(isa, variants, invocations)?;
     fs::write(&object_path, object)?;
-    fs::write(&harness_path, harness(variants, invocations)?)?;
+    fs::write(&harness_path, harness(&programs, variants, invocations)?)?;
     let output = link_and_run(directory.path())?;
     parse_output(&output, &programs, variants, invocations)
 }
@@ -86,7 +86,11 @@ fn compile_object(
 }
 
 /// The C program: [`HARNESS`] with its tables.
-fn harness(variants: &[&[Function]], invocations: &[Invocation]) -> Result<String> {
+fn harness(
+    programs: &[Program],
+    variants: &[&[Function]],
+    invocations: &[Invocation],
+) -> Result<String> {
     let mut tables = format!("#define RUN_SECONDS_MAX {RUN_SECONDS_MAX}\n");
     let mut starts = String::new();
     for (variant, functions) in variants.iter().enumerate() {
@@ -106,6 +110,7 @@ fn harness(variants: &[&[Function]], invocations: &[Invocation]) -> Result<Strin
         tables,
         "static const size_t function_count = {function_count};"
     )?;
+    write_sites(&mut tables, programs)?;
     let mut runs = String::new();
     for (index, invocation) in invocations.iter().enumerate() {
         write_memory(&mut tables, index, invocation)?;
@@ -130,6 +135,44 @@ fn harness(variants: &[&[Function]], invocations: &[Invocation]) -> Result<Strin
     )?;
     writeln!(tables, "static const size_t run_count = {run_count};")?;
     Ok(HARNESS.replace("/*TABLES*/", &tables))
+}
+
+/// The calls that exceptions or collectors have business with.
+fn write_sites(tables: &mut String, programs: &[Program]) -> Result<()> {
+    let functions = programs.iter().flat_map(|program| &program.functions);
+    let sites = functions
+        .enumerate()
+        .flat_map(|(function, compiled)| compiled.sites.iter().map(move |site| (function, site)));
+    let mut rows = String::new();
+    let mut count = 0;
+    for (index, (function, site)) in sites.enumerate() {
+        let handlers = site.handlers.iter().map(|(tag, address)| {
+            let any = u8::from(tag.is_none());
+            format!("{{{}u,{any},{address}}},", tag.unwrap_or_default())
+        });
+        let handlers: String = handlers.collect();
+        let mapped: String = site.mapped.iter().map(|at| format!("{at},")).collect();
+        writeln!(
+            tables,
+            "static const struct handler handlers{index}[] = {{ {handlers} {{0,0,0}} }};\n\
+             static const uint64_t mapped{index}[] = {{ {mapped} 0 }};"
+        )?;
+        writeln!(
+            rows,
+            "    {{ {function}, {}, {}, handlers{index}, {}, mapped{index}, {} }},",
+            site.offset,
+            site.frame_bytes,
+            site.handlers.len(),
+            site.mapped.len()
+        )?;
+        count += 1;
+    }
+    writeln!(
+        tables,
+        "static const struct site sites[] = {{\n{rows}    {{ 0 }}\n}};"
+    )?;
+    writeln!(tables, "static const size_t site_count = {count};")?;
+    Ok(())
 }
 
 /// The arguments and buffers of one run line.
@@ -176,7 +219,8 @@ fn write_memory(tables: &mut String, index: usize, invocation: &Invocation) -> R
 fn link_and_run(directory: &Path) -> Result<String> {
     let link = Command::new(COMPILER)
         .current_dir(directory)
-        .args(["-static", "-no-pie", "-O1", "-o", "filetest"])
+        .args(["-static", "-no-pie", "-O1", "-fno-omit-frame-pointer"])
+        .args(["-o", "filetest"])
         .args(["harness.c", "functions.o", "-lm"])
         .output()
         .context(COMPILER)?;
@@ -200,7 +244,7 @@ fn check(tool: &str, output: &Output) -> Result<()> {
     Ok(())
 }
 
-/// Reads what the harness printed: where functions begin, then for each run line and variant the end
+/// Reads what the harness printed: where its stack is, where functions begin, then for each run line and variant the end
 /// and the buffers.
 fn parse_output(
     output: &str,
@@ -209,6 +253,7 @@ fn parse_output(
     invocations: &[Invocation],
 ) -> Result<Vec<Vec<Observation>>> {
     let mut lines = output.lines();
+    let stack = parse_address(field(lines.next().unwrap_or_default(), "stack")?)?;
     let mut starts = Vec::new();
     for functions in variants {
         let lines = lines.by_ref().take(functions.len());
@@ -227,7 +272,7 @@ fn parse_output(
                 outcome,
                 memory: memory.collect::<Result<_>>()?,
                 base: ARENA_BASE,
-                stack: 0..0,
+                stack: stack.saturating_sub(STACK_BYTES)..stack,
             });
         }
     }
@@ -249,6 +294,15 @@ fn parse_end(
             &results,
             &function.signature.returns,
         )));
+    }
+    if let Ok(thrown) = field(line, "threw") {
+        let (tag, payload) = thrown
+            .split_once(' ')
+            .with_context(|| format!("harness: '{line}'"))?;
+        return Ok(Outcome::Thrown {
+            tag: tag.parse()?,
+            payload: parse_address(payload)?,
+        });
     }
     let (signal, pc) = field(line, "signal")?
         .split_once(' ')

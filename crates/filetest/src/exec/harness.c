@@ -30,17 +30,87 @@ void host_touch(uint8_t *at) { *(volatile uint8_t *)at += 1; }
 void host_nop(void) {}
 uint64_t host_read(const void *at) { uint64_t value; memcpy(&value, at, 8); return value; }
 
+/* A call with exception handlers or a stack map; addresses count from the start of the function. */
+struct handler { uint32_t tag; int any; uint64_t address; };
+struct site {
+    uint64_t function, address, frame_bytes;
+    const struct handler *handlers;
+    uint64_t handler_count;
+    const uint64_t *mapped;
+    uint64_t mapped_count;
+};
+
 /*TABLES*/
 
-static struct report { uint32_t state; int32_t signal; uint64_t pc; uint8_t results[4096]; } *report;
+/* The state is 1 if the run returned, 2 if a signal stopped it at an address, 3 if it threw a tag with
+   a payload. */
+static struct report { uint32_t state; uint32_t number; uint64_t word; uint8_t results[4096]; } *report;
 static uint8_t signal_stack[65536];
+/* The frame from which the code under test is called. */
+static uint64_t entry_frame;
+
+/* Both pass on the frame and the return address of their caller. The arguments of the tail convention
+   begin at x2. */
+__asm__(
+    ".global host_throw\n"
+    "host_throw: mov x2, x29\n mov x3, x30\n b throw_from\n"
+    ".global host_throw_tail\n"
+    "host_throw_tail: mov x0, x2\n mov x1, x3\n b host_throw\n"
+    ".global host_collect\n"
+    "host_collect: mov x0, x29\n mov x1, x30\n b collect_from\n");
+
+static const struct site *site_at(uint64_t address) {
+    for (size_t i = 0; i < site_count; i++)
+        if (functions[sites[i].function] + sites[i].address == address) return &sites[i];
+    return NULL;
+}
+
+static const struct handler *handler_of(const struct site *site, uint32_t tag) {
+    const struct handler *found = NULL;
+    for (uint64_t i = 0; i < site->handler_count; i++) {
+        const struct handler *handler = &site->handlers[i];
+        if (!handler->any && handler->tag == tag) return handler;
+        if (handler->any && !found) found = handler;
+    }
+    return found;
+}
+
+/* Goes on at the nearest handler for the tag, or ends the run. */
+__attribute__((used)) void throw_from(uint32_t tag, uint64_t payload, uint64_t *frame, uint64_t address) {
+    for (; (uint64_t)frame != entry_frame; address = frame[1], frame = (uint64_t *)frame[0]) {
+        const struct site *site = site_at(address);
+        const struct handler *handler = site ? handler_of(site, tag) : NULL;
+        if (!handler) continue;
+        register uint64_t x0 __asm__("x0") = payload;
+        register uint64_t x1 __asm__("x1") = tag;
+        register uint64_t x2 __asm__("x2") = (uint64_t)frame - site->frame_bytes;
+        register uint64_t x3 __asm__("x3") = (uint64_t)frame;
+        register uint64_t x4 __asm__("x4") = functions[site->function] + handler->address;
+        __asm__ volatile("mov sp, x2\n mov x29, x3\n br x4"
+                         : : "r"(x0), "r"(x1), "r"(x2), "r"(x3), "r"(x4) : "memory");
+        __builtin_unreachable();
+    }
+    report->number = tag;
+    report->word = payload;
+    report->state = 3;
+    _exit(0);
+}
+
+/* Adds 1 to the first byte of every value that the callers' stack maps name. */
+__attribute__((used)) void collect_from(uint64_t *frame, uint64_t address) {
+    for (; (uint64_t)frame != entry_frame; address = frame[1], frame = (uint64_t *)frame[0]) {
+        const struct site *site = site_at(address);
+        for (uint64_t i = 0; site && i < site->mapped_count; i++)
+            *(volatile uint8_t *)((uint64_t)frame - site->frame_bytes + site->mapped[i]) += 1;
+    }
+}
 
 static void fail(const char *what) { perror(what); exit(1); }
 
 static void note_signal(int signal, siginfo_t *info, void *context) {
     (void)info;
-    report->signal = signal;
-    report->pc = ((ucontext_t *)context)->uc_mcontext.pc;
+    report->number = signal;
+    report->word = ((ucontext_t *)context)->uc_mcontext.pc;
     report->state = 2;
     _exit(0);
 }
@@ -83,6 +153,7 @@ static void run_one(const struct run *run) {
     if (child == 0) {
         install_handlers();
         alarm(RUN_SECONDS_MAX);
+        entry_frame = (uint64_t)__builtin_frame_address(0);
         run->entry(run->arguments, report->results);
         report->state = 1;
         _exit(0);
@@ -90,7 +161,8 @@ static void run_one(const struct run *run) {
     int status;
     if (waitpid(child, &status, 0) != child) fail("waitpid");
     if (report->state == 1) print_bytes("returned", report->results, run->result_bytes);
-    else if (report->state == 2) printf("signal %d %llx\n", report->signal, (unsigned long long)report->pc);
+    else if (report->state == 2) printf("signal %u %llx\n", report->number, (unsigned long long)report->word);
+    else if (report->state == 3) printf("threw %u %llx\n", report->number, (unsigned long long)report->word);
     else if (WIFSIGNALED(status) && WTERMSIG(status) == SIGALRM) printf("timeout\n");
     else printf("lost %x\n", status);
     for (uint64_t i = 0; i < run->buffer_count; i++)
@@ -101,6 +173,7 @@ static void run_one(const struct run *run) {
 int main(void) {
     report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (report == MAP_FAILED) fail("mmap");
+    printf("stack %llx\n", (unsigned long long)__builtin_frame_address(0));
     for (size_t i = 0; i < function_count; i++) printf("function %llx\n", (unsigned long long)functions[i]);
     for (size_t i = 0; i < run_count; i++) run_one(&runs[i]);
     return 0;

@@ -9,7 +9,9 @@
 mod arena;
 mod batch;
 mod guard;
+mod unwind;
 
+use std::iter;
 use std::mem;
 use std::ops::Range;
 
@@ -22,13 +24,12 @@ use cranelift_module::default_libcall_names;
 use self::arena::Arena;
 use self::batch::{Batch, Call, End};
 use self::guard::Entry;
+use self::unwind::{CallTable, host_collect, host_throw, host_throw_tail};
+use super::STACK_BYTES;
 use super::invocation::Invocation;
 use super::outcome::{Observation, Outcome, resolve};
-use super::program::Program;
+use super::program::{HOST_THROW_TAIL, Program};
 use super::trampoline::{CELL_BYTES, pack, unpack};
-
-/// Stack that a run may take, in bytes.
-const STACK_BYTES: u64 = 8 << 20;
 
 /// Runs `invocations` on each of `variants`; the observations are in that order.
 ///
@@ -59,6 +60,7 @@ fn share_arena(one: &Invocation, other: &Invocation) -> bool {
 struct HostPrograms {
     module: Option<JITModule>,
     programs: Vec<HostProgram>,
+    calls: CallTable,
 }
 
 /// Those of one variant.
@@ -77,10 +79,14 @@ impl HostPrograms {
         builder
             .symbol("host_touch", host_touch as *const u8)
             .symbol("host_nop", host_nop as *const u8)
-            .symbol("host_read", host_read as *const u8);
+            .symbol("host_read", host_read as *const u8)
+            .symbol("host_throw", host_throw as *const u8)
+            .symbol(HOST_THROW_TAIL, host_throw_tail as *const u8)
+            .symbol("host_collect", host_collect as *const u8);
         let mut all = HostPrograms {
             module: Some(JITModule::new(builder)),
             programs: Vec::new(),
+            calls: CallTable::new(iter::empty()),
         };
         let module = all.module.as_mut().context("the module is gone")?;
         let programs: Vec<Program> = variants
@@ -98,6 +104,11 @@ impl HostPrograms {
                 .collect();
             all.programs.push(HostProgram { program, starts });
         }
+        let functions = all
+            .programs
+            .iter()
+            .flat_map(|HostProgram { program, starts }| starts.iter().zip(&program.functions));
+        all.calls = CallTable::new(functions.map(|(&start, one)| (start, &one.sites[..])));
         Ok(all)
     }
 
@@ -127,7 +138,7 @@ impl HostPrograms {
                 runs.push((variant, returns));
             }
         }
-        let batch = Batch::new(calls, &arena)?;
+        let batch = Batch::new(calls, &arena, &self.calls)?;
         let outcomes = |ends: &[End]| -> Vec<Outcome> {
             let pairs = ends.iter().zip(&runs).enumerate();
             pairs
@@ -137,6 +148,7 @@ impl HostPrograms {
                         let HostProgram { program, starts } = &self.programs[*variant];
                         program.outcome_at(signal, pc, starts)
                     }
+                    End::Thrown { tag, payload } => Outcome::Thrown { tag, payload },
                     End::TimedOut => Outcome::TimedOut,
                 })
                 .collect()

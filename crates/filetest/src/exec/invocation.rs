@@ -6,10 +6,12 @@
 //! ; run: %g(p0, 4) == [1, 2], p0[0..4] = 01 02 03 04
 //! ; run: %g(oob, 4) traps heap_oob, p0[0] = 01
 //! ; run: %h(p0) stops
+//! ; run: %h(p0) throws 7
 //! ; run: %h(p0)
 //! ```
 //!
-//! `stops` means that a `debugtrap` is reached, which ends the run. `; print:` is the form without expectations. Values are written as in Cranelift's own run lines.
+//! `stops` means that a `debugtrap` is reached, which ends the run; `throws` that an exception of this
+//! tag is thrown and not caught. `; print:` is the form without expectations. Values are written as in Cranelift's own run lines.
 
 use std::fmt;
 use std::ops::Range;
@@ -43,6 +45,8 @@ pub enum ExpectedOutcome {
     Traps(TrapCode),
     /// Reach a `debugtrap`.
     Stops,
+    /// Throw this tag, which no handler catches.
+    Throws(u32),
 }
 
 /// What memory must hold after a run.
@@ -224,9 +228,16 @@ fn parse_outcome(text: &str, returns: &[AbiParam]) -> Result<Option<ExpectedOutc
     if text == "stops" {
         return Ok(Some(ExpectedOutcome::Stops));
     }
+    if let Some(tag) = text.strip_prefix("throws") {
+        let tag = tag.trim();
+        let tag = tag
+            .parse()
+            .with_context(|| format!("'{tag}' is not a tag"))?;
+        return Ok(Some(ExpectedOutcome::Throws(tag)));
+    }
     ensure!(
         text.is_empty() || text.contains('['),
-        "expected '==', '!=', 'traps' or 'stops', found '{text}'"
+        "expected '==', '!=', 'traps', 'stops' or 'throws', found '{text}'"
     );
     Ok(None)
 }

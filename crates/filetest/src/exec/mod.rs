@@ -25,12 +25,16 @@ pub use bisect::{BadRewrite, Bisection, Difference, bisect};
 pub use invocation::{Argument, ExpectedBytes, ExpectedOutcome, Invocation, invocations_of};
 pub use memory::{Buffer, Pointer, PointerTarget};
 pub use outcome::{InvocationResult, Observation, Outcome, Verdict};
+pub use program::PANICKED;
 
 use crate::options::optimize_functions;
 use crate::source::TestSource;
 
 /// Time that one run may take, in seconds.
 pub const RUN_SECONDS_MAX: u32 = 10;
+
+/// Stack that a run may take, in bytes.
+const STACK_BYTES: u64 = 8 << 20;
 
 /// How code for a target can be run here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,10 +125,13 @@ mod tests {
         source.targets[0].isa.clone()
     }
 
-    /// The verdict on `run` of two bodies of `function %f(i64) -> i32`.
+    /// The verdict on `run` of two bodies of `function %f(i64) -> i32`, with or without a preamble.
     fn verdict_for(target: &str, run: &str, original: &str, optimized: &str) -> Verdict {
         let functions = [original, optimized].map(|body| {
-            let text = format!("function %f(i64) -> i32 system_v {{\nblock0(v0: i64):\n{body}\n}}");
+            let (preamble, body) = body.split_once("block0:").unwrap_or(("", body));
+            let text = format!(
+                "function %f(i64) -> i32 system_v {{\n{preamble}\nblock0(v0: i64):\n{body}\n}}"
+            );
             cranelift_reader::parse_functions(&text).unwrap()
         });
         let buffers = [Buffer::parse("p0 = 4 bytes").unwrap()];
@@ -203,6 +210,60 @@ mod tests {
         assert_eq!(found, "original trapped user1, optimized returned 1");
         let found = detail(verdict("%f(oob)", STORE_1, RETURN_1));
         assert_eq!(found, "original trapped user1, optimized returned 1");
+    }
+
+    #[test]
+    fn other_exceptions_are_found() {
+        let throw = |tag: u32, payload: i64, store: &str| {
+            format!(
+                "fn0 = %host_throw(i32, i64)\nblock0:\nv1 = iconst.i32 {tag}\n\
+                 v2 = iconst.i64 {payload}\n{store}\ncall fn0(v1, v2)\ntrap user1"
+            )
+        };
+        let first = throw(7, 1, "store v1, v0");
+        assert_eq!(verdict("%f(p0) throws 7", &first, &first), Verdict::Same);
+        let found = detail(verdict("%f(p0)", &first, &throw(8, 1, "store v1, v0")));
+        assert_eq!(
+            found,
+            "original threw 7 with 0x1, optimized threw 8 with 0x1"
+        );
+        let found = detail(verdict("%f(p0)", &first, &throw(7, 2, "store v1, v0")));
+        assert_eq!(
+            found,
+            "original threw 7 with 0x1, optimized threw 7 with 0x2"
+        );
+        let found = detail(verdict("%f(p0)", &first, &throw(7, 1, "")));
+        assert_eq!(
+            found,
+            "memory differs, first at p0[0]: original 07, optimized 00 (both threw 7 with 0x1)"
+        );
+        let found = detail(verdict("%f(p0) throws 6", &first, &first));
+        assert!(found.contains("threw 7 with 0x1, which is not expected"));
+    }
+
+    #[test]
+    fn values_kept_across_a_collection_are_found() {
+        let collect = |after: &str| {
+            format!(
+                "ss0 = explicit_slot 8\nfn0 = %host_collect()\nblock0:\n\
+                 v1 = iconst.i64 5\nv2 = stack_addr.i64 ss0\nstore v1, v2\n\
+                 call fn0(), stack_map=[i64 @ ss0+0]\n{after}\nv4 = ireduce.i32 v3\nreturn v4"
+            )
+        };
+        let loads = collect("v3 = load.i64 v2");
+        assert_eq!(verdict("%f(p0) == 6", &loads, &loads), Verdict::Same);
+        let found = detail(verdict("%f(p0)", &loads, &collect("v3 = bor v1, v1")));
+        assert_eq!(found, "original returned 6, optimized returned 5");
+    }
+
+    #[test]
+    fn frames_may_be_laid_out_in_other_ways() {
+        let with_slots = |slots: &str| {
+            format!("{slots}\nblock0:\nv1 = stack_addr.i64 ss0\nstore v1, v0-4\ntrap user1")
+        };
+        let small = with_slots("ss0 = explicit_slot 8");
+        let large = with_slots("ss0 = explicit_slot 8\nss1 = explicit_slot 400");
+        assert_eq!(verdict("%f(p0)", &small, &large), Verdict::Same);
     }
 
     #[test]

@@ -22,6 +22,13 @@ pub enum Outcome {
     Trapped(TrapCode),
     /// It reached a `debugtrap`, where it was ended.
     Stopped,
+    /// It threw what no handler caught.
+    Thrown {
+        /// The tag.
+        tag: u32,
+        /// The payload.
+        payload: u64,
+    },
     /// It was stopped by a signal at a place where no trap is recorded.
     Crashed(String),
     /// It ran longer than [`RUN_SECONDS_MAX`](super::RUN_SECONDS_MAX).
@@ -35,6 +42,13 @@ impl Outcome {
             (Outcome::Returned(a), Outcome::Returned(b)) => same_values(a, b),
             (Outcome::Trapped(a), Outcome::Trapped(b)) => a == b,
             (Outcome::Stopped, Outcome::Stopped) => true,
+            (
+                Outcome::Thrown { tag, payload },
+                Outcome::Thrown {
+                    tag: other_tag,
+                    payload: other_payload,
+                },
+            ) => (tag, payload) == (other_tag, other_payload),
             (Outcome::Crashed(_), Outcome::Crashed(_)) => true,
             (Outcome::TimedOut, Outcome::TimedOut) => true,
             _ => false,
@@ -48,6 +62,7 @@ impl fmt::Display for Outcome {
             Outcome::Returned(values) => write!(f, "returned {}", DisplayDataValues(values)),
             Outcome::Trapped(code) => write!(f, "trapped {code}"),
             Outcome::Stopped => f.write_str("stopped at a debugtrap"),
+            Outcome::Thrown { tag, payload } => write!(f, "threw {tag} with {payload:#x}"),
             Outcome::Crashed(how) => write!(f, "crashed: {how}"),
             Outcome::TimedOut => f.write_str("timed out"),
         }
@@ -67,7 +82,7 @@ pub struct Observation {
     pub memory: Vec<Vec<u8>>,
     /// The address at which the run's buffers were placed.
     pub(crate) base: u64,
-    /// Where stack slots lie, if that differs from run to run.
+    /// Where stack slots lie, which differs from run to run and with the layout of frames.
     pub(crate) stack: Range<u64>,
 }
 
@@ -235,6 +250,7 @@ fn is_expected(
         (ExpectedOutcome::ReturnsOther(a), Outcome::Returned(b)) => !same_values(&values(a)?, b),
         (ExpectedOutcome::Traps(a), Outcome::Trapped(b)) => a == b,
         (ExpectedOutcome::Stops, Outcome::Stopped) => true,
+        (ExpectedOutcome::Throws(expected), Outcome::Thrown { tag, .. }) => expected == tag,
         _ => false,
     })
 }

@@ -235,6 +235,23 @@ impl Gen<'_, '_, '_> {
         }
     }
 
+    /// A load from so many bytes after the start of a place, if it holds them.
+    pub(crate) fn load_in(&mut self, place: Place, offset: i64, ty: Type) {
+        if place.holds(offset + i64::from(ty.bytes())) {
+            let tagged = self.is_tagged(place.space);
+            let offset = place.low + offset;
+            let hot = Hot {
+                place,
+                offset,
+                ty,
+                tagged,
+            };
+            self.hot.push(hot);
+            let value = self.load_at(hot);
+            self.mix(value);
+        }
+    }
+
     pub(crate) fn store(&mut self) {
         let hot = self.spot(true);
         if hot.ty.is_int() && hot.ty.bits() < 64 && self.c.percent(20) {

@@ -1,24 +1,23 @@
 //! Calls: of the case's functions, of memory functions, of the runner's opaque ones.
 
 use cranelift_codegen::ir::{
-    AbiParam, BlockArg, BlockCall, ExceptionTableData, ExceptionTableItem, ExtFuncData,
-    ExternalName, FuncRef, Inst, InstBuilder, LibCall, SigRef, Signature, StackSlot, TrapCode,
-    Type, UserStackMapEntry, Value, types,
+    AbiParam, Block, BlockArg, BlockCall, ExceptionTableData, ExceptionTableItem, ExceptionTag,
+    ExtFuncData, ExternalName, FuncRef, Inst, InstBuilder, LibCall, MemFlagsData, SigRef,
+    Signature, StackSlot, TrapCode, Type, UserStackMapEntry, Value, types,
 };
 use cranelift_codegen::isa::CallConv;
 
-use super::function::{Gen, PARAM_BYTES};
-use super::place::{MAIN, OTHER, Place, Space};
+use super::function::{CELLS, Gen, PARAM_BYTES};
+use super::place::{MAIN, OTHER, Place, Space, TABLE};
+
+/// How many tags of exceptions there are.
+const TAGS: usize = 3;
 
 impl Gen<'_, '_, '_> {
     fn declare(&mut self, name: ExternalName, signature: Signature) -> (FuncRef, SigRef) {
-        let known = self
-            .b
-            .func
-            .dfg
-            .ext_funcs
-            .iter()
-            .find(|(_, data)| data.name == name);
+        let known = self.b.func.dfg.ext_funcs.iter().find(|(_, data)| {
+            data.name == name && self.b.func.dfg.signatures[data.signature] == signature
+        });
         if let Some((reference, data)) = known {
             return (reference, data.signature);
         }
@@ -35,6 +34,13 @@ impl Gen<'_, '_, '_> {
     fn declare_function(&mut self, index: usize) -> (FuncRef, SigRef) {
         let signature = self.world.signatures[index].clone();
         self.declare(ExternalName::testcase(format!("f{index}")), signature)
+    }
+
+    /// The runner's function that throws a tag with a payload.
+    fn declare_throw(&mut self, conv: CallConv) -> (FuncRef, SigRef) {
+        let mut signature = Signature::new(conv);
+        signature.params = [types::I32, types::I64].map(AbiParam::new).to_vec();
+        self.declare(ExternalName::testcase("host_throw"), signature)
     }
 
     fn declare_host(&mut self, name: ExternalName, params: &[Type], returns: &[Type]) -> FuncRef {
@@ -100,35 +106,45 @@ impl Gen<'_, '_, '_> {
         }
     }
 
-    fn map_slot(&mut self, call: Inst, slot: Option<StackSlot>) {
-        // One that no argument gives away, too: then the map alone names it.
-        let slot = slot.or_else(|| self.own_slot());
-        if let Some(slot) = slot
-            && self.c.percent(30)
-        {
-            self.shape.stack_maps += 1;
-            let entry = UserStackMapEntry {
-                ty: types::I64,
-                slot,
-                offset: 8 * self.c.below(2) as u32,
-            };
-            self.b.func.dfg.append_user_stack_map_entry(call, entry);
-        }
+    /// A call that changes what stack maps name: one here, and those of the callers.
+    pub(crate) fn collect(&mut self) {
+        self.shape.collections += 1;
+        let function = self.declare_host(ExternalName::testcase("host_collect"), &[], &[]);
+        let call = self.b.ins().call(function, &[]);
+        self.map_slot(call, None, 80);
     }
 
-    /// A slot that can be in a stack map.
-    fn own_slot(&mut self) -> Option<StackSlot> {
-        let slots: Vec<StackSlot> = self
+    /// Gives a call a stack map, perhaps; and reads the value after it, unless it ends the block.
+    fn map_slot(&mut self, call: Inst, slot: Option<StackSlot>, percent: usize) {
+        let places: Vec<(Place, StackSlot)> = self
             .places
             .iter()
-            .filter(|place| place.holds(16))
-            .filter_map(|place| match place.space {
-                Space::Slot(slot, _) => Some(slot),
+            .filter_map(|&place| match place.space {
+                // One that no argument gives away, too: then the map alone names it.
+                Space::Slot(other, _) if slot.is_none_or(|slot| slot == other) => {
+                    Some((place, other))
+                }
                 _ => None,
             })
-            .filter(|&slot| self.b.func.sized_stack_slots[slot].align_shift >= 3)
+            .filter(|&(_, slot)| self.b.func.sized_stack_slots[slot].size >= 4)
             .collect();
-        (!slots.is_empty()).then(|| self.c.pick(&slots))
+        if places.is_empty() || !self.c.percent(percent) {
+            return;
+        }
+        self.shape.stack_maps += 1;
+        let (place, slot) = self.c.pick(&places);
+        let size = self.b.func.sized_stack_slots[slot].size;
+        let ty = match size {
+            8.. => self.c.pick(&[types::I64, types::I32]),
+            _ => types::I32,
+        };
+        let offset = 4 * self.c.below(1 + (size - ty.bytes()) as usize / 4) as u32;
+        let entry = UserStackMapEntry { ty, slot, offset };
+        self.b.func.dfg.append_user_stack_map_entry(call, entry);
+        let ends = self.b.func.dfg.insts[call].opcode().is_terminator();
+        if !ends && self.c.percent(60) {
+            self.load_in(place, i64::from(offset), ty);
+        }
     }
 
     pub(crate) fn call(&mut self) {
@@ -149,7 +165,7 @@ impl Gen<'_, '_, '_> {
             self.shape.calls += 1;
             self.b.ins().call(function, &arguments)
         };
-        self.map_slot(call, slot);
+        self.map_slot(call, slot, 30);
         self.mix_results(call);
     }
 
@@ -169,47 +185,129 @@ impl Gen<'_, '_, '_> {
         self.b.switch_to_block(rest);
     }
 
-    /// A call with a second exit, which no run takes.
+    /// A tag and a payload to throw.
+    fn exception(&mut self) -> [Value; 2] {
+        let tag = self.c.below(TAGS) as i64;
+        let tag = self.b.ins().iconst(types::I32, tag);
+        [tag, self.value(types::I64)]
+    }
+
+    /// Throws in a rare case.
+    pub(crate) fn throw(&mut self) {
+        self.shape.throws += 1;
+        let condition = self.rare_condition();
+        let (thrower, rest) = (self.b.create_block(), self.b.create_block());
+        self.b.ins().brif(condition, thrower, &[], rest, &[]);
+        self.b.switch_to_block(thrower);
+        let scope = self.open();
+        let (function, _) = self.declare_throw(CallConv::SystemV);
+        let exception = self.exception();
+        self.b.ins().call(function, &exception);
+        self.close(&scope);
+        self.b.ins().jump(rest, &[]);
+        self.b.switch_to_block(rest);
+    }
+
+    /// A call with exits for exceptions: of a function that may throw, or of the runner's, which does.
     pub(crate) fn try_call(&mut self) {
-        let Some(callee) = self.callee() else {
-            return;
+        let callee = match self.c.percent(70) {
+            true => self.callee(),
+            false => None,
         };
-        let conv = self.world.signatures[callee].call_conv;
-        if !matches!(conv, CallConv::Tail | CallConv::SystemV) {
-            return;
-        }
+        let convs = [CallConv::Tail, CallConv::SystemV];
+        let throws = callee.is_none();
+        let ((function, signature), arguments, slot) = match callee {
+            Some(callee) => {
+                let conv = self.world.signatures[callee].call_conv;
+                if !convs.contains(&conv) {
+                    return;
+                }
+                let (arguments, slot) = self.arguments();
+                (self.declare_function(callee), arguments, slot)
+            }
+            None => {
+                let exception = self.exception().to_vec();
+                (self.declare_throw(CallConv::Tail), exception, None)
+            }
+        };
         self.shape.try_calls += 1;
-        let (function, signature) = self.declare_function(callee);
-        let (arguments, _) = self.arguments();
-        let (normal, thrown) = (self.b.create_block(), self.b.create_block());
-        let returns = self.world.signatures[callee].returns.clone();
+        let (normal, rest) = (self.b.create_block(), self.b.create_block());
+        let returns = self.b.func.dfg.signatures[signature].returns.clone();
         let results: Vec<Value> = returns
             .iter()
             .map(|param| self.b.append_block_param(normal, param.value_type))
             .collect();
+        let handlers: Vec<Block> = (0..1 + self.c.below(2))
+            .map(|_| self.b.create_block())
+            .collect();
         let passed = (0..results.len() as u32).map(BlockArg::TryCallRet);
         let pool = &mut self.b.func.dfg.value_lists;
         let to_normal = BlockCall::new(normal, passed, pool);
-        let to_thrown = BlockCall::new(thrown, std::iter::empty(), pool);
-        let table = ExceptionTableData::new(
-            signature,
-            to_normal,
-            [ExceptionTableItem::Default(to_thrown)],
-        );
+        let items: Vec<ExceptionTableItem> = handlers
+            .iter()
+            .enumerate()
+            .map(|(at, &handler)| {
+                self.b.append_block_param(handler, types::I64);
+                let pool = &mut self.b.func.dfg.value_lists;
+                let target = BlockCall::new(handler, [BlockArg::TryCallExn(0)], pool);
+                match at == 0 && self.c.percent(70) {
+                    true => ExceptionTableItem::Default(target),
+                    false => {
+                        let tag = self.c.below(TAGS) as u32;
+                        ExceptionTableItem::Tag(ExceptionTag::from_u32(tag), target)
+                    }
+                }
+            })
+            .collect();
+        let table = ExceptionTableData::new(signature, to_normal, items);
         let table = self.b.func.dfg.exception_tables.push(table);
-        self.b.ins().try_call(function, &arguments, table);
-        self.b.switch_to_block(thrown);
+        let call = self.b.ins().try_call(function, &arguments, table);
+        self.map_slot(call, slot, 30);
+        for handler in handlers {
+            self.b.switch_to_block(handler);
+            self.handler(handler, throws, rest);
+        }
+        self.b.switch_to_block(normal);
         let scope = self.open();
+        for result in results {
+            self.mix(result);
+        }
+        self.close(&scope);
+        self.b.ins().jump(rest, &[]);
+        self.b.switch_to_block(rest);
+    }
+
+    /// What an exception handler does. Unless the runner itself threw, frames are gone.
+    fn handler(&mut self, handler: Block, frames_stand: bool, rest: Block) {
+        let scope = self.open();
+        if !frames_stand {
+            self.forget_frames();
+        }
+        let payload = self.b.block_params(handler)[0];
+        self.mix(payload);
         self.load();
         self.store();
         self.close(&scope);
-        match self.c.percent(50) {
-            true => self.b.ins().jump(self.exit, &[]),
-            false => self.b.ins().trap(TrapCode::unwrap_user(9)),
+        match self.c.below(3) {
+            0 => self.b.ins().jump(self.exit, &[]),
+            1 => self.b.ins().trap(TrapCode::unwrap_user(9)),
+            _ => self.b.ins().jump(rest, &[]),
         };
-        self.b.switch_to_block(normal);
-        for result in results {
-            self.mix(result);
+    }
+
+    /// Neither `t` nor a slot of this frame may hold addresses of frames that are gone.
+    fn forget_frames(&mut self) {
+        let flags = MemFlagsData::trusted();
+        let region = Some(self.region(TABLE));
+        let mut tables = vec![(self.params.t, flags.with_alias_region(region))];
+        for slot in self.pointer_slots.clone() {
+            let base = self.b.ins().stack_addr(types::I64, slot, 0);
+            tables.push((base, flags));
+        }
+        for (base, flags) in tables {
+            for cell in 0..CELLS {
+                self.b.ins().store(flags, self.params.a, base, cell * 8);
+            }
         }
     }
 
@@ -244,11 +342,12 @@ impl Gen<'_, '_, '_> {
 
     pub(crate) fn host_call(&mut self) {
         self.shape.host_calls += 1;
-        match self.c.below(3) {
+        match self.c.below(4) {
             0 => {
                 let function = self.declare_host(ExternalName::testcase("host_nop"), &[], &[]);
                 self.b.ins().call(function, &[]);
             }
+            3 => self.collect(),
             1 => {
                 let name = ExternalName::testcase("host_touch");
                 let function = self.declare_host(name, &[types::I64], &[]);

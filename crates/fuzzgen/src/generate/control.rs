@@ -11,7 +11,7 @@ const DEPTH_MAX: usize = 4;
 type Statement = fn(&mut Gen<'_, '_, '_>);
 
 /// Statements that do not branch for long and can stand anywhere.
-const SMALL: [(usize, Statement); 14] = [
+const SMALL: [(usize, Statement); 16] = [
     (20, |g| g.load()),
     (20, |g| g.store()),
     (6, |g| g.store_back()),
@@ -26,6 +26,8 @@ const SMALL: [(usize, Statement); 14] = [
     (4, |g| g.store_pointer()),
     (3, |g| g.memory_function()),
     (4, |g| g.host_call()),
+    (2, |g| g.throw()),
+    (2, |g| g.collect()),
 ];
 
 /// All others.
@@ -39,7 +41,7 @@ const LARGE: [(usize, Statement); 16] = [
     (2, |g| g.early_return()),
     (3, |g| g.guarded_access()),
     (8, |g| g.call()),
-    (2, |g| g.try_call()),
+    (4, |g| g.try_call()),
     (6, |g| g.tail_call()),
     (2, |g| g.recursion()),
     (6, |g| g.set_variable()),

@@ -6,7 +6,9 @@
 //!   region 2), `d` (p2, readonly), `t` (p4: addresses, region 4), `e` (p3, may be out of bounds),
 //!   `u` (any 16 writable bytes), `x`, `y` (data), `g` (bit 0: `e` is in bounds), `fuel`.
 //! - A slot has a home; it is passed only for parameters of the same region.
-//! - Slots are written when a function or the scope that has them starts, and `t` holds none of its slots when it ends.
+//! - Slots are written when a function or the scope that has them starts, and `t` holds none of its
+//!   slots when it ends. Exceptions end functions anywhere, so a handler first clears the tables that
+//!   a lost frame may have written.
 //! - Addresses are never data: where a slot lies differs from run to run.
 //! - Loops count down; functions call those after them, or themselves while fuel lasts.
 

@@ -1,6 +1,6 @@
 //! Original and optimized functions must do the same.
 
-use clif_memopt_filetest::exec::{Outcome, Verdict, compare};
+use clif_memopt_filetest::exec::{Outcome, PANICKED, Verdict, compare};
 use cranelift_codegen::ir::Function;
 
 use super::{Finding, Oracle, Setup};
@@ -17,17 +17,24 @@ pub fn check_execution(
     setup: &Setup,
     tally: &mut Tally,
 ) -> Result<(), Finding> {
+    if case.invocations.is_empty() {
+        return Ok(());
+    }
     if !case.is_runnable() {
         tally.mark("runs.not_compiled", case.invocations.len() as u64);
         return Ok(());
     }
-    let results = compare(
-        &case.functions,
-        optimized,
-        &case.invocations,
-        case.isa(setup),
-    )
-    .map_err(|error| Finding::new(Oracle::Generator, format!("{error:#}")))?;
+    let run = |isa| compare(&case.functions, optimized, &case.invocations, isa);
+    let mut results = run(case.isa(setup));
+    // Assertions of Cranelift's own optimizer fail in debug builds for some stores in loops.
+    if results
+        .as_ref()
+        .is_err_and(|error| format!("{error:#}").contains(PANICKED))
+    {
+        tally.mark("runs.cranelift_panicked", case.invocations.len() as u64);
+        results = run(&setup.plain_isa);
+    }
+    let results = results.map_err(|error| Finding::new(Oracle::Generator, format!("{error:#}")))?;
     for result in &results {
         tally.mark(end_of(&result.original.outcome), 1);
         match &result.verdict {
@@ -50,6 +57,7 @@ fn end_of(outcome: &Outcome) -> &'static str {
         Outcome::Returned(_) => "runs.returned",
         Outcome::Trapped(_) => "runs.trapped",
         Outcome::Stopped => "runs.stopped",
+        Outcome::Thrown { .. } => "runs.thrown",
         Outcome::Crashed(_) => "runs.crashed",
         Outcome::TimedOut => "runs.timed_out",
     }

@@ -2,25 +2,25 @@
 //! generator has a part in it, and it runs big-endian accesses.
 //!
 //! The interpreter has no memory but stack slots. So a function is built that holds the buffers in
-//! slots of its own, calls the function under test, and returns its results and all that the buffers
-//! hold then. What is outside is written in CLIF ([`LIBRARY`]). Memory at a trap is not compared.
+//! slots of its own, calls the function under test, and returns its results. What these slots hold at
+//! the end, be it a return or a trap, is compared. What is outside is written in CLIF ([`LIBRARY`]).
 
+use std::fmt;
 use std::sync::LazyLock;
 
 use clif_memopt_filetest::exec::{Argument, Buffer, Invocation, Pointer, PointerTarget};
 use cranelift_codegen::cursor::{Cursor, FuncCursor};
 use cranelift_codegen::data_value::DataValue;
 use cranelift_codegen::ir::{
-    AbiParam, Endianness, ExtFuncData, ExternalName, Function, Inst, InstBuilder, InstructionData,
-    LibCall, MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind,
-    UserFuncName, Value, types,
+    Endianness, ExtFuncData, ExternalName, Function, Inst, InstBuilder, InstructionData, LibCall,
+    MemFlagsData, Opcode, Signature, StackSlot, StackSlotData, StackSlotKind, UserFuncName, Value,
+    types,
 };
 use cranelift_codegen::isa::{CallConv, TargetFrontendConfig};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_interpreter::environment::FunctionStore;
-use cranelift_interpreter::interpreter::{Interpreter, InterpreterError, InterpreterState};
-use cranelift_interpreter::step::ControlFlow;
 
+use super::machine::{Exception, Machine, Stop};
 use super::{Finding, Oracle, guarded};
 use crate::case::Case;
 use crate::shape::Tally;
@@ -36,8 +36,17 @@ const PADDING_BYTES: u32 = 64;
 /// Distance from a buffer to what is out of bounds, in bytes.
 const OUT_OF_BOUNDS: i64 = 1 << 40;
 
-/// The functions of the runner and of the C library.
+/// The functions of the runner and of the C library. What throws or collects is done by [`Machine`]
+/// instead.
 const LIBRARY: &str = "
+function %host_throw(i32, i64) system_v {
+block0(v0: i32, v1: i64):
+    return
+}
+function %host_collect() system_v {
+block0:
+    return
+}
 function %host_nop() system_v {
 block0:
     return
@@ -148,17 +157,20 @@ pub fn check_interpretation(
     let variants = [&case.functions[..], optimized].map(prepare);
     let big = !case.is_runnable();
     let runs = if big { usize::MAX } else { COMPILED_RUNS_MAX };
-    for invocation in case.invocations.iter().take(runs) {
+    let invocations = case.invocations.iter().filter(|run| can_start(run));
+    for invocation in invocations.take(runs) {
         let start = start(&case.functions[invocation.function], invocation);
         let [before, after] = [&variants[0], &variants[1]].map(|functions| {
-            guarded(Oracle::Interpretation, || Ok(interpret(functions, &start)))
-                .unwrap_or_else(|finding| End::Unknown(finding.message))
+            guarded(Oracle::Interpretation, || {
+                Ok(interpret(functions, &start, tally))
+            })
+            .unwrap_or_else(|finding| End::Unknown(finding.message))
         });
         match (&before, &after) {
             (End::Unknown(_), _) => tally.mark("interpreter.unknown", 1),
             (before, after) if before == after => tally.mark(before.mark(), 1),
             _ => {
-                let message = format!("{invocation}: original {before:?}, optimized {after:?}");
+                let message = format!("{invocation}: {}", difference(&before, &after));
                 return Err(Finding::new(Oracle::Interpretation, message));
             }
         }
@@ -166,12 +178,14 @@ pub fn check_interpretation(
     Ok(())
 }
 
-/// How a run ended.
-#[derive(Debug, PartialEq)]
+/// How a run ended, and what the buffers held then.
+#[derive(PartialEq)]
 enum End {
-    /// With the results and the buffers, as bits.
-    Returned(Vec<u8>),
-    Trapped(String),
+    /// With these results, as bits.
+    Returned(Vec<u8>, Vec<u8>),
+    Trapped(String, Vec<u8>),
+    /// With what no handler caught.
+    Thrown(Exception, Vec<u8>),
     /// The interpreter does not know, or it took too long.
     Unknown(String),
 }
@@ -179,10 +193,43 @@ enum End {
 impl End {
     fn mark(&self) -> &'static str {
         match self {
-            End::Returned(_) => "interpreter.returned",
-            End::Trapped(_) => "interpreter.trapped",
+            End::Returned(..) => "interpreter.returned",
+            End::Trapped(..) => "interpreter.trapped",
+            End::Thrown(..) => "interpreter.thrown",
             End::Unknown(_) => "interpreter.unknown",
         }
+    }
+
+    fn memory(&self) -> &[u8] {
+        match self {
+            End::Returned(_, memory) | End::Trapped(_, memory) | End::Thrown(_, memory) => memory,
+            End::Unknown(_) => &[],
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            End::Returned(results, _) => write!(f, "returned {results:02x?}"),
+            End::Trapped(trap, _) => write!(f, "trapped {trap}"),
+            End::Thrown(Exception { tag, payload }, _) => {
+                write!(f, "threw {tag} with {payload:#x}")
+            }
+            End::Unknown(why) => write!(f, "ended for unknown reasons: {why}"),
+        }
+    }
+}
+
+/// In what the ends differ.
+fn difference(before: &End, after: &End) -> String {
+    let bytes = || before.memory().iter().zip(after.memory()).enumerate();
+    match bytes().find(|(_, (before, after))| before != after) {
+        Some((at, (old, new))) if before.to_string() == after.to_string() => format!(
+            "memory differs, first at byte {at} of all buffers: original {old:02x}, optimized \
+             {new:02x} (both {before})"
+        ),
+        _ => format!("original {before}, optimized {after}"),
     }
 }
 
@@ -195,9 +242,7 @@ fn is_supported(function: &Function) -> bool {
     insts.all(|inst| {
         let known = !matches!(
             function.dfg.insts[inst].opcode(),
-            Opcode::TryCall
-                | Opcode::TryCallIndirect
-                | Opcode::Uload8x8
+            Opcode::Uload8x8
                 | Opcode::Sload8x8
                 | Opcode::Uload16x4
                 | Opcode::Sload16x4
@@ -289,19 +334,21 @@ fn drop_sequence_points(function: &mut Function) {
     }
 }
 
-fn interpret(functions: &[Function], start: &Function) -> End {
+fn interpret(functions: &[Function], start: &Function, tally: &mut Tally) -> End {
     let mut store = FunctionStore::default();
     for function in functions.iter().chain(&*FUNCTIONS).chain([start]) {
         store.add(function.name.to_string(), function);
     }
-    let state = InterpreterState::default().with_function_store(store);
-    let mut interpreter = Interpreter::new(state).with_fuel(Some(FUEL));
-    match interpreter.call_by_name(&start.name.to_string(), &[]) {
-        Ok(ControlFlow::Return(values)) => End::Returned(bytes_of(&values)),
-        Ok(ControlFlow::Trap(trap)) => End::Trapped(trap.to_string()),
-        Ok(other) => End::Unknown(format!("{other:?}")),
-        Err(InterpreterError::FuelExhausted) => End::Unknown("fuel".to_string()),
-        Err(error) => End::Unknown(format!("{error:?}")),
+    let mut machine = Machine::new(store, FUEL);
+    let stop = machine.run(start);
+    tally.mark("interpreter.caught", machine.caught);
+    tally.mark("interpreter.collected", machine.collected);
+    let memory = || machine.stack()[..start.fixed_stack_size() as usize].to_vec();
+    match stop {
+        Ok(Stop::Returned(values)) => End::Returned(bytes_of(&values), memory()),
+        Ok(Stop::Trapped(trap)) => End::Trapped(trap.to_string(), memory()),
+        Ok(Stop::Thrown(exception)) => End::Thrown(exception, memory()),
+        Err(error) => End::Unknown(format!("{error:#}")),
     }
 }
 
@@ -313,6 +360,16 @@ fn bytes_of(values: &[DataValue]) -> Vec<u8> {
     bytes
 }
 
+/// Whether [`start`] can pass the arguments.
+fn can_start(invocation: &Invocation) -> bool {
+    invocation.arguments.iter().all(|argument| {
+        matches!(
+            argument,
+            Argument::Address(_) | Argument::Value(DataValue::I32(_) | DataValue::I64(_))
+        )
+    })
+}
+
 /// The function that holds the buffers; see the module's documentation.
 fn start(callee: &Function, invocation: &Invocation) -> Function {
     let buffers = &invocation.buffers;
@@ -320,11 +377,8 @@ fn start(callee: &Function, invocation: &Invocation) -> Function {
         .iter()
         .map(|buffer| (buffer.bytes.len() as u32 + PADDING_BYTES).next_multiple_of(SLOT_BYTES))
         .collect();
-    let words: u32 = sizes.iter().map(|size| size / 8).sum();
     let mut signature = Signature::new(CallConv::SystemV);
     signature.returns.clone_from(&callee.signature.returns);
-    let word = AbiParam::new(types::I64);
-    signature.returns.extend((0..words).map(|_| word));
     let mut function = Function::with_name_signature(UserFuncName::testcase("start"), signature);
     let mut context = FunctionBuilderContext::new();
     let mut b = FunctionBuilder::new(&mut function, &mut context);
@@ -371,14 +425,7 @@ fn start(callee: &Function, invocation: &Invocation) -> Function {
         patchable: false,
     });
     let call = b.ins().call(reference, &arguments);
-    let mut results = b.inst_results(call).to_vec();
-    for (&slot, size) in slots.iter().zip(sizes) {
-        for at in (0..size).step_by(8) {
-            let base = b.ins().stack_addr(types::I64, slot, at.cast_signed());
-            let flags = MemFlagsData::new();
-            results.push(b.ins().load(types::I64, flags, base, 0));
-        }
-    }
+    let results = b.inst_results(call).to_vec();
     b.ins().return_(&results);
     b.finalize(TargetFrontendConfig {
         default_call_conv: CallConv::SystemV,

@@ -3,6 +3,7 @@
 mod clobbers;
 mod execution;
 mod interpretation;
+mod machine;
 mod permutation;
 mod stability;
 
@@ -32,7 +33,7 @@ pub enum Oracle {
     Optimizer,
     /// Results, trap and memory are those of the original.
     Execution,
-    /// Results and trap are those of the original in Cranelift's interpreter.
+    /// Results, trap and memory are those of the original in Cranelift's interpreter.
     Interpretation,
     /// MemorySSA is well-formed.
     Form,

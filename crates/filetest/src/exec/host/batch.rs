@@ -8,8 +8,9 @@ use anyhow::{Result, bail, ensure};
 use super::arena::{Arena, Mapping};
 use super::guard::{
     Entry, Guard, Report, SIGNAL_STACK_BYTES, STATE_RETURNED, STATE_RUNNING, STATE_SIGNALLED,
-    guard, install_handlers, unblock_signals,
+    STATE_THROWN, guard, install_handlers, unblock_signals,
 };
+use super::unwind::CallTable;
 use crate::exec::RUN_SECONDS_MAX;
 use crate::exec::memory::PAGE_BYTES;
 use crate::exec::trampoline::CELL_BYTES;
@@ -38,6 +39,13 @@ pub(super) enum End {
         /// Where.
         pc: u64,
     },
+    /// It threw what no handler caught.
+    Thrown {
+        /// The tag.
+        tag: u32,
+        /// The payload.
+        payload: u64,
+    },
     /// It ran for too long.
     TimedOut,
 }
@@ -46,6 +54,7 @@ pub(super) enum End {
 pub(super) struct Batch<'a> {
     calls: Vec<Call<'a>>,
     arena: &'a Arena,
+    table: &'a CallTable,
     guard: &'static Guard,
     mapping: Mapping,
     /// Where the arguments of each call start; results and buffers follow.
@@ -53,7 +62,11 @@ pub(super) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub(super) fn new(calls: Vec<Call<'a>>, arena: &'a Arena) -> Result<Batch<'a>> {
+    pub(super) fn new(
+        calls: Vec<Call<'a>>,
+        arena: &'a Arena,
+        table: &'a CallTable,
+    ) -> Result<Batch<'a>> {
         let reports = calls.len() * size_of::<Report>();
         let mut length = (REPORTS_OFFSET + reports).next_multiple_of(CELL_BYTES);
         let mut offsets = Vec::new();
@@ -65,6 +78,7 @@ impl<'a> Batch<'a> {
         let batch = Batch {
             calls,
             arena,
+            table,
             guard: guard()?,
             mapping: Mapping::new(0, length, libc::PROT_READ | libc::PROT_WRITE)?,
             offsets,
@@ -130,8 +144,8 @@ impl<'a> Batch<'a> {
             let cells = self.at(self.offsets[index]);
             let fresh = Report {
                 state: STATE_RUNNING,
-                signal: 0,
-                pc: 0,
+                number: 0,
+                word: 0,
             };
             // SAFETY: the mapping has room for the report and for the arguments.
             unsafe {
@@ -159,6 +173,7 @@ impl<'a> Batch<'a> {
             install_handlers(self.at(0));
             libc::signal(libc::SIGALRM, libc::SIG_DFL);
             unblock_signals();
+            self.table.install();
             for index in first..limit {
                 let call = &self.calls[index];
                 let arguments = self.at(self.offsets[index]);
@@ -193,8 +208,12 @@ impl<'a> Batch<'a> {
             match report.state {
                 STATE_RETURNED => ends.push(End::Returned),
                 STATE_SIGNALLED => ends.push(End::Signalled {
-                    signal: report.signal,
-                    pc: report.pc,
+                    signal: report.number.cast_signed(),
+                    pc: report.word,
+                }),
+                STATE_THROWN => ends.push(End::Thrown {
+                    tag: report.number,
+                    payload: report.word,
                 }),
                 _ if libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGALRM => {
                     let call = &self.calls[index];

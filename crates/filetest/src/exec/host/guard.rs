@@ -1,4 +1,4 @@
-//! The way back from a trap: a compiled function that every run is called through.
+//! The way back from a trap or an uncaught exception: a compiled function that every run is called through.
 //!
 //! The guard notes its frame pointer and calls the relay by `try_call`, which calls the trampoline. The
 //! relay has the `tail` convention, for which Cranelift takes every register to be lost on the edge to
@@ -24,6 +24,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, default_libcall_names};
 
+use super::unwind::resume;
 use crate::exec::trampoline::trampoline_signature;
 
 /// Size of the child's stack for signal handlers, in bytes.
@@ -67,8 +68,10 @@ static REPORT: AtomicPtr<Report> = AtomicPtr::new(ptr::null_mut());
 #[repr(C)]
 pub(super) struct Report {
     pub(super) state: u32,
-    pub(super) signal: i32,
-    pub(super) pc: u64,
+    /// The signal, or the tag of the exception.
+    pub(super) number: u32,
+    /// The program counter, or the payload of the exception.
+    pub(super) word: u64,
 }
 
 /// The run has not begun or has not ended.
@@ -77,6 +80,8 @@ pub(super) const STATE_RUNNING: u32 = 0;
 pub(super) const STATE_RETURNED: u32 = 1;
 /// The run was stopped by a signal.
 pub(super) const STATE_SIGNALLED: u32 = 2;
+/// The run threw what no handler caught.
+pub(super) const STATE_THROWN: u32 = 3;
 
 /// The guard; it is compiled once and stays.
 pub(super) fn guard() -> Result<&'static Guard> {
@@ -259,15 +264,38 @@ extern "C" fn note_signal(
         if report.state != STATE_RUNNING {
             libc::_exit(1)
         }
-        let frame = FRAME.load(Ordering::SeqCst);
-        report.signal = signal;
-        report.pc = go_to(
+        let frame = guard_frame();
+        report.number = signal.cast_unsigned();
+        report.word = go_to(
             context.cast(),
             guard.landing,
             frame - guard.frame_bytes,
             frame,
         );
         report.state = STATE_SIGNALLED;
+    }
+}
+
+/// The guard's frame pointer during a run.
+pub(super) fn guard_frame() -> u64 {
+    FRAME.load(Ordering::SeqCst)
+}
+
+/// Notes an exception that no handler caught and goes on in the guard.
+///
+/// # Safety
+/// Only in a child, from the code under test.
+pub(super) unsafe fn abandon(tag: u32, payload: u64) -> ! {
+    // SAFETY: `report` is of the run that throws, and the guard waits for it.
+    unsafe {
+        let report = REPORT.load(Ordering::SeqCst);
+        let (Some(report), Some(guard)) = (report.as_mut(), GUARD.get()) else {
+            libc::_exit(1)
+        };
+        (report.number, report.word) = (tag, payload);
+        report.state = STATE_THROWN;
+        let frame = guard_frame();
+        resume(guard.landing, frame - guard.frame_bytes, frame, [0, 0])
     }
 }
 
