@@ -17,8 +17,8 @@
 //!   the clobber of the load, or is a load below it. Calls, fences and atomics count as changing
 //!   all but private slots, so they also keep pages accessible as they were: the load cannot trap
 //!   where the source did not. The bytes of a readonly load never change: one that cannot trap takes
-//!   its value, readonly or not. A load that goes itself is a source too, for a load by the same SSA
-//!   address that has no other: they are replaced from below.
+//!   its value, readonly or not. A load that goes itself is a source too, for a load of the same SSA
+//!   address that has no other; that one goes first.
 //! - L4: the two do not have different regions.
 //! - L5: the two have the same byte order, or one byte.
 //! - L6: the values differ by a bit-exact conversion of the same width.
@@ -39,7 +39,8 @@
 //! # Cost
 //!
 //! One hash of an address a load or store; a walk only for loads whose bytes were named before.
-//! At most [`CANDIDATES_MAX`] sources that stay, and as many that go, are tried for a load. Walks draw on the budget.
+//! At most [`CANDIDATES_MAX`] sources that stay, and as many that go, are tried for a load. Walks draw
+//! on the budget.
 //!
 //! # Order
 //!
@@ -270,7 +271,8 @@ impl Forward {
     ) -> Option<(usize, Replacement)> {
         let (place, replacement) = self.plan_equal(cx, load, going)?;
         let above = cx.ssa.defining_in_class(cx.ssa.access_of(load)?);
-        let is_sure = written_address(cx, load) == written_address(cx, replacement.source)
+        let address = written_address(cx, load)?;
+        let is_sure = written_address(cx, replacement.source) == Some(address)
             && is_above(cx, above, replacement.source);
         is_sure.then_some((place, replacement))
     }
