@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::{Claims, check};
 use crate::certificate::Certificate;
 use crate::convert::{Conversion, Step};
-use crate::{Optimizer, Options, RegionName};
+use crate::{Optimizer, Options, Pass, RegionName};
 
 /// A claim about loads (`l0`, `l1`, …) and stores (`s0`, …), numbered in layout order.
 enum Claim {
@@ -217,6 +217,8 @@ fn assert_optimizer_proven(func: &Function, count: u64) {
     let mut options = Options {
         check: true,
         verify: true,
+        // Slots are to be there for them.
+        passes: vec![Pass::Forward, Pass::Dse],
         ..Options::default()
     };
     options.outside_regions.push(RegionName::UserId(3));
