@@ -73,6 +73,7 @@ use smallvec::SmallVec;
 
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
 use crate::effects::{MemoryFunction, memory_function};
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::fuel::Fuel;
 use crate::options::{Options, Pass};
@@ -87,6 +88,9 @@ use uses::{OpKind, Place, Uses};
 
 /// How often slots are looked at again, since the addresses in slots that went are known then.
 pub(crate) const ROUNDS_MAX: usize = 8;
+
+/// How often slots are cut anew because others stay in memory. Then all that are connected stay.
+const SETTLE_ROUNDS_MAX: usize = 16;
 
 /// Why bytes of a slot stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,11 +153,10 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         note_kept(cx, uses, partition);
         return Round::default();
     }
-    partition.compute(cx.func, uses);
-    while keep_where_choices_mix(uses, partition) || keep_where_copies_grow(uses, partition) {
-        partition.compute(cx.func, uses);
+    settle(cx.func, uses, partition);
+    if limit_by_fuel(cx, uses, partition) {
+        settle(cx.func, uses, partition);
     }
-    limit_by_fuel(cx, uses, partition);
     if partition.cells.is_empty() {
         note_kept(cx, uses, partition);
         return Round::default();
@@ -183,21 +186,55 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
     }
 }
 
+/// Cuts the slots, and keeps those that others would become values without.
+fn settle(func: &Function, uses: &mut Uses, partition: &mut Partition) {
+    for _ in 0..SETTLE_ROUNDS_MAX {
+        partition.compute(func, uses);
+        if !keep_where_choices_mix(uses, partition) && !keep_where_copies_grow(uses, partition) {
+            return;
+        }
+    }
+    keep_connected(uses);
+    partition.compute(func, uses);
+}
+
+/// Keeps all slots that share an access with others.
+fn keep_connected(uses: &mut Uses) {
+    for op in &uses.ops {
+        let places: SmallVec<[Place; 4]> = match op.kind {
+            OpKind::Load { .. } | OpKind::Store { .. } => continue,
+            OpKind::LoadAny { choice, .. } | OpKind::StoreAny { choice, .. } => {
+                uses.choices[choice as usize].places.clone()
+            }
+            OpKind::Copy { to, from, .. } => to.into_iter().chain(from).collect(),
+            OpKind::Set { to, .. } => SmallVec::from_slice(&[to]),
+        };
+        for place in places {
+            uses.kept[place.slot].get_or_insert((Kept::Block, Some(op.inst)));
+        }
+    }
+}
+
 /// Keeps slots that share an access with one whose bytes stay in memory. Returns whether it has
 /// found any.
 fn keep_where_choices_mix(uses: &mut Uses, partition: &Partition) -> bool {
     let mut found = false;
+    if planted(Fault::ChoiceMixed) {
+        return false;
+    }
     for op in &uses.ops {
         let (OpKind::LoadAny { choice, ty } | OpKind::StoreAny { choice, ty }) = op.kind else {
             continue;
         };
         let places = &uses.choices[choice as usize].places;
-        let is_value = |place: &Place| touches_cells(partition, *place, ty.bytes());
+        let is_value = |place: &Place| {
+            uses.kept[place.slot].is_none() && touches_cells(partition, *place, ty.bytes())
+        };
         if places.iter().all(is_value) || !places.iter().any(is_value) {
             continue;
         }
-        for place in places.iter().filter(|place| is_value(place)) {
-            uses.kept[place.slot] = Some((Kept::Escapes, Some(op.inst)));
+        for place in places {
+            uses.kept[place.slot].get_or_insert((Kept::Escapes, Some(op.inst)));
         }
         found = true;
     }
@@ -246,8 +283,8 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
     found
 }
 
-/// Keeps the slots for which there is no fuel.
-fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &mut Partition) {
+/// Keeps the slots for which there is no fuel. Returns whether there are any.
+fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &Partition) -> bool {
     let promoted =
         |partition: &Partition, slot: &StackSlot| partition.cells_of(*slot).next().is_some();
     let mut kept = false;
@@ -263,9 +300,7 @@ fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &mut Part
             cx.fuel.spend();
         }
     }
-    if kept {
-        partition.compute(cx.func, uses);
-    }
+    kept
 }
 
 /// Removes what was replaced, and address arithmetic that was for it alone.

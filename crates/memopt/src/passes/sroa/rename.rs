@@ -13,6 +13,7 @@ use super::partition::{Cell, Partition, int_of_bytes};
 use super::place::Placement;
 use super::uses::{Choice, Op, OpKind, Place, Uses};
 use crate::effects::{MemoryFunction, constant_of, memory_function};
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::rewrite::Edit;
 use crate::stats::Stats;
@@ -229,7 +230,8 @@ impl Renaming {
         let result = dfg.value_type(dfg.first_result(inst));
         let mut value = value;
         if result != dfg.value_type(value) {
-            let signed = matches!(opcode, Opcode::Sload8 | Opcode::Sload16 | Opcode::Sload32);
+            let signed = matches!(opcode, Opcode::Sload8 | Opcode::Sload16 | Opcode::Sload32)
+                && !planted(Fault::SroaSignExtension);
             let mut cursor = cx.edit.before(inst);
             value = match signed {
                 true => cursor.ins().sextend(result, value),
@@ -265,10 +267,10 @@ impl Renaming {
                 && choice.chosen.len() == 2
             {
                 self.new_uses.push(condition);
-                return if choice.chosen[number] == a {
+                return if (choice.chosen[number] == a) != planted(Fault::ChoiceInverted) {
                     Chosen::If(condition)
                 } else {
-                    debug_assert_eq!(choice.chosen[number], b);
+                    debug_assert!([a, b].contains(&choice.chosen[number]));
                     Chosen::IfNot(condition)
                 };
             }
@@ -345,6 +347,9 @@ impl Renaming {
             value = cx.edit.before(inst).ins().ireduce(ty, value);
         }
         for (number, &place) in choice.places.iter().enumerate() {
+            if number > 0 && planted(Fault::ChoiceForgotten) {
+                continue;
+            }
             let chosen = self.is_chosen(cx, inst, &choice, number);
             let end = place.offset + ty.bytes();
             let partition = cx.partition;
@@ -406,7 +411,8 @@ impl Renaming {
         for cell in cx.partition.cells_in(to.slot, to.offset, end) {
             let data = cx.partition.cells[cell];
             let Some(ty) = data.ty else { continue };
-            if to.offset <= data.start && data.end <= end {
+            let whole = to.offset <= data.start && data.end <= end;
+            if whole || planted(Fault::FillWhole) {
                 let value = self.builder(cx, inst).repeat(byte, ty);
                 self.set(cell, value);
                 continue;
@@ -542,6 +548,9 @@ impl Renaming {
 
     /// Calls the memory function that `inst` calls for a part of its range.
     fn call_part(&mut self, cx: &mut RenameContext<'_, '_>, inst: Inst, start: u32, length: u32) {
+        if planted(Fault::CopyRest) {
+            return;
+        }
         let dfg = &cx.edit.func().dfg;
         let InstructionData::Call { func_ref, .. } = dfg.insts[inst] else {
             return;
@@ -685,6 +694,7 @@ fn zero_before(edit: &mut Edit<'_>, inst: Inst, ty: Type) -> Value {
 /// Whether the access is in the byte order that is not the target's.
 fn is_swapped(func: &Function, inst: Inst, native: Endianness) -> bool {
     let flags = func.dfg.insts[inst].memflags_data(&func.dfg);
+    let flags = flags.filter(|_| !planted(Fault::SroaByteOrder));
     flags.is_some_and(|flags| flags.endianness(native) != native)
 }
 
