@@ -109,7 +109,6 @@ faults! {
     ChoiceMixed "choice-mixed" "Of two addresses, one of which stays in memory, the other one is accessed.";
     UnreachableUses "unreachable-uses" "Uses in unreachable blocks do not keep an address.";
     SlotsMerged "slots-merged" "A parameter that gets the addresses of two slots is one of the first.";
-    OffsetsMerged "offsets-merged" "A parameter that gets two addresses of a slot is the first.";
     FrameOverlap "frame-overlap" "What later blocks read of a slot does not keep others out of it.";
     FrameOverwrite "frame-overwrite" "A slot that is written in part holds nothing of before.";
     FrameEscape "frame-escape" "A slot that has escaped is free after its last direct access.";

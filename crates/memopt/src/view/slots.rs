@@ -459,10 +459,9 @@ fn merged(a: Known, b: Known) -> Known {
         (Known::Derived(a), Known::Derived(b))
             if a.slot == b.slot || planted(Fault::SlotsMerged) =>
         {
-            let same = a.offset == b.offset || planted(Fault::OffsetsMerged);
             Known::Derived(Derived {
                 slot: a.slot,
-                offset: a.offset.filter(|_| same),
+                offset: a.offset.filter(|_| a.offset == b.offset),
             })
         }
         _ => Known::Anything,

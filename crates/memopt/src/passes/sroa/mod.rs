@@ -81,7 +81,7 @@ use crate::remarks::{Action, Remark};
 use crate::rewrite::Edit;
 use crate::stats::Stats;
 use crate::view::View;
-use partition::Partition;
+use partition::{COPY_CELLS_MAX, Partition};
 use place::Placement;
 use rename::{RenameContext, Renaming, runs, touches_cells};
 use uses::{OpKind, Place, Uses};
@@ -230,13 +230,14 @@ fn keep_where_choices_mix(uses: &mut Uses, partition: &Partition) -> bool {
         let is_value = |place: &Place| {
             uses.kept[place.slot].is_none() && touches_cells(partition, *place, ty.bytes())
         };
-        if places.iter().all(is_value) || !places.iter().any(is_value) {
+        let values: SmallVec<[Place; 4]> = places.iter().copied().filter(is_value).collect();
+        if values.len() == places.len() {
             continue;
         }
-        for place in places {
-            uses.kept[place.slot].get_or_insert((Kept::Escapes, Some(op.inst)));
+        found |= !values.is_empty();
+        for place in values {
+            uses.kept[place.slot] = Some((Kept::Escapes, Some(op.inst)));
         }
-        found = true;
     }
     found
 }
@@ -245,10 +246,14 @@ fn keep_where_choices_mix(uses: &mut Uses, partition: &Partition) -> bool {
 /// word of 8 bytes: to return, and to keep values over the call.
 const CALL_WEIGHT: u32 = 4;
 
+/// How many cells copies and fills may change in all. Beyond, only short ones may.
+const CELLS_MOVED_MAX: usize = 1 << 16;
+
 /// L9. Keeps slots of which a copy or fill would become more work: more loads and stores and calls,
 /// by weight, than the call was. Returns whether it has found any.
 fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
     let mut found = false;
+    let mut moved = 0;
     for op in &uses.ops {
         let (to, from, length) = match op.kind {
             OpKind::Copy { to, from, length } => (to, from, length),
@@ -256,21 +261,28 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
             _ => continue,
         };
         let is_set = matches!(op.kind, OpKind::Set { .. });
+        let sides = [to, from].into_iter().flatten();
+        let cells = sides.map(|place| partition.num_cells_in(place, length));
+        let cells = cells.max().unwrap_or(0);
+        moved += cells;
+        let is_long = cells > COPY_CELLS_MAX && moved > CELLS_MOVED_MAX;
         let weight_of = |bytes: u32| {
             let words = bytes.div_ceil(8);
             CALL_WEIGHT + if is_set { words } else { 2 * words }
         };
-        let weight: u32 = runs(partition, to, from, length)
-            .iter()
-            .map(|run| match (run.to, run.from) {
-                (None, None) => weight_of(run.len()),
-                (Some(_), None) if is_set => 0,
-                (Some(_), Some(_)) => 0,
-                (Some(cell), None) if partition.cells[cell].ty.is_none() => 0,
-                (Some(_), None) | (None, Some(_)) => run.num_accesses(partition),
-            })
-            .sum();
-        if weight <= weight_of(length) {
+        let weight = || {
+            runs(partition, to, from, length)
+                .iter()
+                .map(|run| match (run.to, run.from) {
+                    (None, None) => weight_of(run.len()),
+                    (Some(_), None) if is_set => 0,
+                    (Some(_), Some(_)) => 0,
+                    (Some(cell), None) if partition.cells[cell].ty.is_none() => 0,
+                    (Some(_), None) | (None, Some(_)) => run.num_accesses(partition),
+                })
+                .sum::<u32>()
+        };
+        if !is_long && weight() <= weight_of(length) {
             continue;
         }
         for place in [to, from].into_iter().flatten() {

@@ -162,6 +162,14 @@ impl Placement {
         reads: &[(Cell, Block)],
         writes: &[(Cell, Block)],
     ) {
+        // Its values come from one block only.
+        if let [(_, write)] = writes
+            && reads
+                .iter()
+                .all(|(_, read)| read != write && flow.dominates(*write, *read))
+        {
+            return;
+        }
         let stamp = cell.as_u32() + 1;
         self.roots.clear();
         for &(_, block) in writes {

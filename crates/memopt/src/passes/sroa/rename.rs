@@ -112,14 +112,19 @@ impl Renaming {
             let (_, cell) = cx.placement.params[index];
             self.set(cell, self.params[index]);
         }
-        for index in cx.uses.block_ops(block) {
-            let op = cx.uses.ops[index];
-            self.visit_op(cx, &op);
+        let mut ops = cx.uses.ops[cx.uses.block_ops(block)].iter().peekable();
+        if ops.peek().is_some() {
+            for inst in cx.edit.take_insts(block) {
+                cx.edit.append(block, inst);
+                while let Some(op) = ops.next_if(|op| op.inst == inst) {
+                    self.visit_op(cx, op);
+                }
+            }
         }
         let Some(branch) = cx.edit.func().layout.last_inst(block) else {
             return;
         };
-        for &succ in cx.flow.succs(block) {
+        for (edge, succ) in cx.edit.targets(branch).into_iter().enumerate() {
             let params = cx.placement.params_of(succ);
             if params.is_empty() {
                 continue;
@@ -128,7 +133,7 @@ impl Renaming {
                 .iter()
                 .map(|&(_, cell)| self.value_of(cx, cell))
                 .collect();
-            cx.edit.append_arguments(branch, succ, &args);
+            cx.edit.append_arguments(branch, edge, &args);
         }
     }
 
@@ -145,13 +150,10 @@ impl Renaming {
             .collect();
         for block in unreachable {
             let func = cx.edit.func();
-            let mut succs: Vec<Block> = func.block_successors(block).collect();
-            succs.sort_unstable();
-            succs.dedup();
             let Some(branch) = func.layout.last_inst(block) else {
                 continue;
             };
-            for succ in succs {
+            for (edge, succ) in cx.edit.targets(branch).into_iter().enumerate() {
                 let params = cx.placement.params_of(succ);
                 let args: Vec<Value> = params
                     .iter()
@@ -161,7 +163,7 @@ impl Renaming {
                     })
                     .collect();
                 if !args.is_empty() {
-                    cx.edit.append_arguments(branch, succ, &args);
+                    cx.edit.append_arguments(branch, edge, &args);
                 }
             }
         }
