@@ -19,6 +19,8 @@
 //!   stores that cannot trap, calls for the bytes that are in memory at both sides.
 
 mod choices;
+#[cfg(test)]
+mod tests;
 
 use std::collections::VecDeque;
 
