@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use super::{Claims, check};
 use crate::certificate::Certificate;
 use crate::convert::{Conversion, Step};
-use crate::{Optimizer, Options, RegionName};
+use crate::{Optimizer, Options, Pass, RegionName};
 
 /// A claim about loads (`l0`, `l1`, …) and stores (`s0`, …), numbered in layout order.
 enum Claim {
@@ -215,6 +215,7 @@ fn assert_tampering_found(
 #[track_caller]
 fn assert_optimizer_proven(func: &Function, count: u64) {
     let mut options = Options {
+        passes: vec![Pass::Forward, Pass::Dse],
         check: true,
         verify: true,
         ..Options::default()

@@ -117,6 +117,7 @@ fn random_inst(random: &mut Random, text: &mut String, pointers: &[String], next
 fn analyzed(func: &Function, options: &Options) -> MemoryAnalysis {
     let mut context = MemoryAnalysis::default();
     context.view.scan(func, Endianness::Little, options);
+    context.flow.compute(func);
     context.analyze(func, options);
     context
 }
