@@ -218,6 +218,8 @@ fn assert_optimizer_proven(func: &Function, count: u64) {
         passes: vec![Pass::Forward, Pass::Dse],
         check: true,
         verify: true,
+        // Slots are to be there for them.
+        passes: vec![Pass::Forward, Pass::Dse],
         ..Options::default()
     };
     options.outside_regions.push(RegionName::UserId(3));

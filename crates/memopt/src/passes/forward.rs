@@ -17,7 +17,8 @@
 //!   the clobber of the load, or is a load below it. Calls, fences and atomics count as changing
 //!   all but private slots, so they also keep pages accessible as they were: the load cannot trap
 //!   where the source did not. The bytes of a readonly load never change: one that cannot trap takes
-//!   its value, readonly or not.
+//!   its value, readonly or not. A load that goes itself is a source too, for a load of the same SSA
+//!   address that has no other; that one goes first.
 //! - L4: the two do not have different regions.
 //! - L5: the two have the same byte order, or one byte.
 //! - L6: the values differ by a bit-exact conversion of the same width.
@@ -28,9 +29,7 @@
 //!   would need a conversion. Cranelift drops such a store if it sees the load, and could not here.
 //!   Of several loads that are equal, the first stays, and the others take its value: Cranelift
 //!   would have dropped the stores of all of them.
-//! - L9: no later load that may trap finds this one its only source. A readonly load takes its value
-//!   across what that load may not; Cranelift would find the two equal.
-//! - L10: the flags that the source may keep fit into the function's table.
+//! - L9: the flags that the source may keep fit into the function's table.
 //!
 //! # Needs / keeps
 //!
@@ -40,7 +39,8 @@
 //! # Cost
 //!
 //! One hash of an address a load or store; a walk only for loads whose bytes were named before.
-//! At most [`CANDIDATES_MAX`] sources and leaders are tried for a load. Walks draw on the budget.
+//! At most [`CANDIDATES_MAX`] sources that stay, and as many that go, are tried for a load. Walks draw
+//! on the budget.
 //!
 //! # Order
 //!
@@ -57,7 +57,8 @@
 //! this departs from: the address is a number instead of an SSA value, and the last store is the
 //! last that may touch *these bytes*.
 
-use cranelift_codegen::ir::{Block, Inst, Opcode, Value};
+use cranelift_codegen::ir::immediates::Offset32;
+use cranelift_codegen::ir::{Block, Inst, InstructionData, Opcode, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -66,7 +67,7 @@ use crate::alias::{Alias, Instance, alias};
 use crate::convert::{Conversion, plan_conversion};
 use crate::effects::Access;
 use crate::faults::{Fault, planted};
-use crate::memssa::AccessKind;
+use crate::memssa::{AccessKind, MemoryAccess};
 use crate::options::Pass;
 use crate::remarks::Action;
 use crate::rewrite::Outcome;
@@ -100,9 +101,9 @@ struct Candidate {
     key: Key,
     /// The candidate of the same bytes before this one.
     before: Option<u32>,
-    /// The place in the plan of a load that is to be replaced. It leads equal loads below it, and is
-    /// a source only to those that have no other.
-    leads: Option<usize>,
+    /// The place in the plan of a load that is to be replaced. It is a source only to loads that have
+    /// no other.
+    planned: Option<usize>,
 }
 
 /// What is to be done: a load, and where its value comes from.
@@ -128,7 +129,6 @@ enum Kept {
     Type(Inst),
     MovableSource(Inst),
     StoredBack(Inst),
-    Needed(Inst),
 }
 
 /// A step of the visit of the dominator tree.
@@ -145,6 +145,9 @@ pub(crate) struct Forward {
     latest: FxHashMap<Key, u32>,
     candidates: Vec<Candidate>,
     plan: Vec<Replacement>,
+    /// Loads that take the value of a load which goes, with the place in the plan of that. They are
+    /// replaced just before it.
+    early: Vec<(usize, Replacement)>,
     /// Replaced loads that need a conversion, by their result, with their place in the plan.
     converted: FxHashMap<Value, usize>,
     steps: Vec<Step>,
@@ -155,6 +158,7 @@ pub(crate) fn run(cx: &mut PassContext<'_>, storage: &mut Forward) -> bool {
     storage.latest.clear();
     storage.candidates.clear();
     storage.plan.clear();
+    storage.early.clear();
     storage.converted.clear();
     storage.plan_replacements(cx);
     storage.apply(cx)
@@ -210,17 +214,17 @@ impl Forward {
     }
 
     fn visit_load(&mut self, cx: &mut PassContext<'_>, load: Entry) {
-        let mut leaders = SmallVec::new();
-        let planned = self.plan_load(cx, load, &mut leaders);
-        let planned = planned.or_else(|kept| self.keep_leader(cx, load, &leaders).ok_or(kept));
-        match planned {
-            Ok(replacement) => self.add_replacement(cx, replacement, &leaders),
-            Err(kept) => {
-                note_kept(cx, load, kept);
-                if kept != Kept::Fixed {
-                    self.add_candidate(cx, load, None);
-                }
-            }
+        let mut going = SmallVec::new();
+        let kept = match self.plan_load(cx, load, &mut going) {
+            Ok(replacement) => return self.add_replacement(cx, replacement, &going),
+            Err(kept) => kept,
+        };
+        if let Some((place, replacement)) = self.plan_early(cx, load, &going) {
+            return self.add_early(cx, place, replacement);
+        }
+        note_kept(cx, load, kept);
+        if kept != Kept::Fixed {
+            self.add_candidate(cx, load, None);
         }
     }
 
@@ -228,54 +232,49 @@ impl Forward {
         &mut self,
         cx: &mut PassContext<'_>,
         mut replacement: Replacement,
-        leaders: &[u32],
+        going: &[Candidate],
     ) {
         let load = replacement.load;
         let result = result_of(cx, load);
-        let converts = !replacement.conversion.steps.is_empty();
-        let mut equal = (!converts).then_some(replacement.value);
-        if converts {
-            replacement.leader = self.leader_of(cx, load, leaders).map(|(_, place)| place);
-            equal = replacement
-                .leader
-                .map(|place| result_of(cx, self.plan[place].load));
+        if replacement.conversion.steps.is_empty() {
+            // Addresses made of the result are those made of the value.
+            cx.view
+                .set_equal(cx.func, cx.flow, result, replacement.value);
+        } else {
+            replacement.leader = self.plan_equal(cx, load, going).map(|(place, _)| place);
             self.converted.insert(result, self.plan.len());
         }
-        if let Some(equal) = equal {
-            // Addresses made of the result are those made of the value.
-            cx.view.set_equal(cx.func, cx.flow, result, equal);
-        }
-        let leads = replacement.leader.is_none() && (converts || is_readonly(cx, load));
-        if leads && leaders.len() < CANDIDATES_MAX {
+        if replacement.leader.is_none() && going.len() < CANDIDATES_MAX {
             self.add_candidate(cx, load, Some(self.plan.len()));
         }
         self.plan.push(replacement);
     }
 
-    /// L9: calls off the replacement of a readonly load to take the value from it.
-    fn keep_leader(
-        &mut self,
+    fn add_early(&mut self, cx: &mut PassContext<'_>, place: usize, replacement: Replacement) {
+        let result = result_of(cx, replacement.load);
+        cx.view
+            .set_equal(cx.func, cx.flow, result, replacement.value);
+        if !self.plan[place].conversion.steps.is_empty() {
+            self.converted.insert(result, place);
+        }
+        self.early.push((place, replacement));
+    }
+
+    /// Plans to take the value of a load that goes. What is known by then of values is less than
+    /// where the load stands, so that this must not rest on it: the two have the same address as they
+    /// are written, and no def of the load's class is between them.
+    fn plan_early(
+        &self,
         cx: &mut PassContext<'_>,
         load: Entry,
-        leaders: &[u32],
-    ) -> Option<Replacement> {
-        let (index, place) = self.leader_of(cx, load, leaders)?;
-        let leader = &mut self.plan[place];
-        if !leader.called_off {
-            leader.called_off = true;
-            let load_inst = cx.view.entry(load).inst;
-            note_kept(cx, leader.load, Kept::Needed(load_inst));
-        }
-        self.candidates[index as usize].leads = None;
-        let value = result_of(cx, leader.load);
-        Some(Replacement {
-            load,
-            source: leader.load,
-            value,
-            conversion: Conversion::default(),
-            leader: None,
-            called_off: false,
-        })
+        going: &[Candidate],
+    ) -> Option<(usize, Replacement)> {
+        let (place, replacement) = self.plan_equal(cx, load, going)?;
+        let above = cx.ssa.defining_in_class(cx.ssa.access_of(load)?);
+        let address = written_address(cx, load)?;
+        let is_sure = written_address(cx, replacement.source) == Some(address)
+            && is_above(cx, above, replacement.source);
+        is_sure.then_some((place, replacement))
     }
 
     /// L8.
@@ -304,24 +303,23 @@ impl Forward {
         }
     }
 
-    /// The first of `leaders` that loads what `load` does, and its place in the plan.
-    fn leader_of(
+    /// Plans to take the value of the nearest of the loads `going` that loads just that, and gives its
+    /// place in the plan.
+    fn plan_equal(
         &self,
         cx: &mut PassContext<'_>,
         load: Entry,
-        leaders: &[u32],
-    ) -> Option<(u32, usize)> {
+        going: &[Candidate],
+    ) -> Option<(usize, Replacement)> {
         let location = cx.view.location(cx.func, cx.flow, load);
-        leaders.iter().find_map(|&index| {
-            let candidate = self.candidates[index as usize];
-            let place = candidate.leads?;
-            let planned = plan_from(cx, load, &location, candidate.entry).ok()?;
-            let equal = planned.conversion.steps.is_empty();
-            equal.then_some((index, place))
+        going.iter().find_map(|candidate| {
+            let replacement = plan_from(cx, load, &location, candidate.entry).ok()?;
+            let equal = replacement.conversion.steps.is_empty();
+            candidate.planned.filter(|_| equal).zip(Some(replacement))
         })
     }
 
-    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry, leads: Option<usize>) {
+    fn add_candidate(&mut self, cx: &mut PassContext<'_>, entry: Entry, planned: Option<usize>) {
         let location = cx.view.location(cx.func, cx.flow, entry);
         let Some(key) = Key::of(&location) else {
             return;
@@ -331,16 +329,16 @@ impl Forward {
             entry,
             key,
             before,
-            leads,
+            planned,
         });
     }
 
-    /// Finds a source for the load; `leaders` gets the leaders met on the way.
+    /// Plans to take the value of a source that stays; `going` gets those met on the way that do not.
     fn plan_load(
         &self,
         cx: &mut PassContext<'_>,
         load: Entry,
-        leaders: &mut SmallVec<[u32; CANDIDATES_MAX]>,
+        going: &mut SmallVec<[Candidate; CANDIDATES_MAX]>,
     ) -> Result<Replacement, Kept> {
         // L1
         if cx.view.entry(load).fixed {
@@ -356,8 +354,8 @@ impl Forward {
         {
             let candidate = self.candidates[index as usize];
             next = candidate.before;
-            if candidate.leads.is_some() {
-                leaders.push(index);
+            if candidate.planned.is_some() {
+                going.push(candidate);
                 continue;
             }
             tried += 1;
@@ -371,44 +369,56 @@ impl Forward {
 
     fn apply(&mut self, cx: &mut PassContext<'_>) -> bool {
         let mut changed = false;
-        for place in 0..self.plan.len() {
-            let replacement = &self.plan[place];
-            if replacement.called_off {
-                continue;
+        self.early.sort_by_key(|&(place, _)| place);
+        let mut early = self.early.iter().peekable();
+        for (place, replacement) in self.plan.iter().enumerate() {
+            while let Some((_, replacement)) = early.next_if(|&&(at, _)| at == place) {
+                changed |= replacement.apply(cx);
             }
             let leader = replacement.leader.map(|place| &self.plan[place]);
-            let load = replacement.load;
-            let (source, value, conversion) = match leader {
+            changed |= match leader {
+                _ if replacement.called_off => false,
                 Some(leader) if leader.called_off => {
                     let value = result_of(cx, leader.load);
-                    (leader.load, value, &Conversion::default())
+                    Replacement::equal(replacement.load, leader.load, value).apply(cx)
                 }
-                _ => (
-                    replacement.source,
-                    replacement.value,
-                    &replacement.conversion,
-                ),
+                _ => replacement.apply(cx),
             };
-            let inst = cx.view.entry(load).inst;
-            let source_inst = cx.view.entry(source).inst;
-            let reason = "takes the value of";
-            let outcome = cx.remove(Pass::Forward, inst, reason, Some(source_inst), |rewriter| {
-                rewriter.replace_load(load, source, value, conversion)
-            });
-            match outcome {
-                Outcome::Done => {
-                    changed = true;
-                    match cx.view.entry(source).effects.access {
-                        Access::Store => cx.stats.forward_from_store += 1,
-                        _ => cx.stats.forward_from_load += 1,
-                    }
-                }
-                Outcome::OutOfFuel => {}
-                // L10
-                Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
-            }
         }
         changed
+    }
+}
+
+impl Replacement {
+    fn equal(load: Entry, source: Entry, value: Value) -> Replacement {
+        Replacement {
+            load,
+            source,
+            value,
+            conversion: Conversion::default(),
+            leader: None,
+            called_off: false,
+        }
+    }
+
+    fn apply(&self, cx: &mut PassContext<'_>) -> bool {
+        let (load, source) = (self.load, self.source);
+        let inst = cx.view.entry(load).inst;
+        let source_inst = cx.view.entry(source).inst;
+        let reason = "takes the value of";
+        let outcome = cx.remove(Pass::Forward, inst, reason, Some(source_inst), |rewriter| {
+            rewriter.replace_load(load, source, self.value, &self.conversion)
+        });
+        match outcome {
+            Outcome::Done => match cx.view.entry(source).effects.access {
+                Access::Store => cx.stats.forward_from_store += 1,
+                _ => cx.stats.forward_from_load += 1,
+            },
+            Outcome::OutOfFuel => {}
+            // L9
+            Outcome::FlagsFull => cx.stats.forward_kept_flags += 1,
+        }
+        outcome == Outcome::Done
     }
 }
 
@@ -481,17 +491,30 @@ fn reaches_unchanged(cx: &mut PassContext<'_>, load: Entry, source: Entry, is_st
         return walk.ssa.access_of(source) == Some(clobber.access)
             && clobber.instance == Instance::Same;
     }
-    let source = cx.view.entry(source);
-    let is_below = match cx.ssa.kind(clobber.access) {
+    is_above(cx, clobber.access, source) || planted(Fault::MemoryVersion)
+}
+
+/// Whether each way to `entry` leads through the def, the phi or the entry of the function.
+fn is_above(cx: &PassContext<'_>, access: MemoryAccess, entry: Entry) -> bool {
+    let data = cx.view.entry(entry);
+    match cx.ssa.kind(access) {
         AccessKind::LiveOnEntry => true,
         AccessKind::Def(def) => {
             let def = cx.view.entry(def).inst;
-            cx.flow.inst_dominates(cx.func, def, source.inst)
+            cx.flow.inst_dominates(cx.func, def, data.inst)
         }
-        AccessKind::Phi(block) => cx.flow.dominates(block, source.block),
+        AccessKind::Phi(block) => cx.flow.dominates(block, data.block),
         AccessKind::Use(_) => false,
-    };
-    is_below || planted(Fault::MemoryVersion)
+    }
+}
+
+/// The value and the offset that a load names.
+fn written_address(cx: &PassContext<'_>, entry: Entry) -> Option<(Value, Offset32)> {
+    let dfg = &cx.func.dfg;
+    match dfg.insts[cx.view.entry(entry).inst] {
+        InstructionData::Load { arg, offset, .. } => Some((dfg.resolve_aliases(arg), offset)),
+        _ => None,
+    }
 }
 
 /// Whether the access is a load of bytes that are never written.
@@ -573,12 +596,6 @@ fn note_kept(cx: &mut PassContext<'_>, load: Entry, kept: Kept) {
             &mut stats.forward_kept_stored_back,
             "L8 stored back by",
             Some(store),
-        ),
-        // What that load may not pass changes the bytes for all that is known.
-        Kept::Needed(load) => (
-            &mut stats.forward_kept_clobbered,
-            "L9 the only source of",
-            Some(load),
         ),
     };
     *counter += 1;
