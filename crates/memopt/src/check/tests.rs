@@ -215,7 +215,6 @@ fn assert_tampering_found(
 #[track_caller]
 fn assert_optimizer_proven(func: &Function, count: u64) {
     let mut options = Options {
-        passes: vec![Pass::Forward, Pass::Dse],
         check: true,
         verify: true,
         // Slots are to be there for them.
