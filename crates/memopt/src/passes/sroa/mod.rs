@@ -28,6 +28,7 @@
 //! - L7: registers hold values of the type: integers, `f32`, `f64`, vectors of 16 bytes.
 //! - L8: no two branches share a table, which would then need different arguments.
 //! - L9: no memory function becomes more work than it was.
+//! - L10: where many values would be carried into one block, accesses outweigh parameters.
 //!
 //! Bytes that were never written are zero: one value, as two reads must agree.
 //!
@@ -60,6 +61,7 @@ mod bytes;
 mod choices;
 mod partition;
 mod place;
+mod pressure;
 mod range;
 mod rename;
 mod uses;
@@ -82,6 +84,7 @@ use crate::stats::Stats;
 use crate::view::View;
 use partition::Partition;
 use place::Placement;
+use pressure::slots_not_worthwhile;
 use rename::{RenameContext, Renaming, runs, touches_cells};
 use uses::{OpKind, Place, Uses};
 
@@ -101,6 +104,7 @@ pub(crate) enum Kept {
     Block,
     Type,
     SharedTable,
+    Pressure,
     OutOfFuel,
 }
 
@@ -149,16 +153,24 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         note_kept(cx, uses, partition);
         return Round::default();
     }
-    partition.compute(cx.func, uses);
-    while keep_where_choices_mix(uses, partition) || keep_where_copies_grow(uses, partition) {
-        partition.compute(cx.func, uses);
+    cut(uses, partition, cx.func);
+    placement.compute(cx.flow, uses, partition);
+    if keep_under_pressure(cx, uses, partition, placement) {
+        cut(uses, partition, cx.func);
+        placement.compute(cx.flow, uses, partition);
     }
-    limit_by_fuel(cx, uses, partition);
     if partition.cells.is_empty() {
         note_kept(cx, uses, partition);
         return Round::default();
     }
-    placement.compute(cx.flow, uses, partition);
+    if limit_by_fuel(cx, uses, partition) {
+        cut(uses, partition, cx.func);
+        placement.compute(cx.flow, uses, partition);
+        if partition.cells.is_empty() {
+            note_kept(cx, uses, partition);
+            return Round::default();
+        }
+    }
     note_promoted(cx, uses, partition);
     let mut rename = RenameContext {
         edit: Edit::new(cx.func),
@@ -246,8 +258,30 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
     found
 }
 
-/// Keeps the slots for which there is no fuel.
-fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &mut Partition) {
+/// Cuts slots into cells, as far as what they become is not more than what they were.
+fn cut(uses: &mut Uses, partition: &mut Partition, func: &Function) {
+    partition.compute(func, uses);
+    while keep_where_choices_mix(uses, partition) || keep_where_copies_grow(uses, partition) {
+        partition.compute(func, uses);
+    }
+}
+
+/// L10. Keeps slots that are better left in memory. Returns whether it has found any.
+fn keep_under_pressure(
+    cx: &SroaContext<'_>,
+    uses: &mut Uses,
+    partition: &Partition,
+    placement: &Placement,
+) -> bool {
+    let slots = slots_not_worthwhile(cx.func, cx.flow, uses, partition, placement);
+    for &slot in &slots {
+        uses.kept[slot] = Some((Kept::Pressure, None));
+    }
+    !slots.is_empty()
+}
+
+/// Keeps the slots for which there is no fuel. Returns whether there are any.
+fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &Partition) -> bool {
     let promoted =
         |partition: &Partition, slot: &StackSlot| partition.cells_of(*slot).next().is_some();
     let mut kept = false;
@@ -263,9 +297,7 @@ fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &mut Part
             cx.fuel.spend();
         }
     }
-    if kept {
-        partition.compute(cx.func, uses);
-    }
+    kept
 }
 
 /// Removes what was replaced, and address arithmetic that was for it alone.
@@ -434,6 +466,10 @@ fn note_kept(cx: &mut SroaContext<'_>, uses: &Uses, partition: &Partition) {
             Kept::SharedTable => (
                 &mut stats.sroa_kept_shared_table,
                 "L8 a table is shared by two branches:",
+            ),
+            Kept::Pressure => (
+                &mut stats.sroa_kept_pressure,
+                "L10 its values would be carried around for more than they are used",
             ),
             Kept::OutOfFuel => {
                 if wants_remarks(cx) {
