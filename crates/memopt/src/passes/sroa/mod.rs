@@ -133,7 +133,7 @@ pub(crate) struct SroaContext<'a> {
 /// What a round did.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// What it claims, if it changed the function.
+    /// What it claims, if it changed the function; empty if claims are not checked.
     pub(crate) promotion: Option<Promotion>,
     /// Another round may find more.
     pub(crate) again: bool,
@@ -183,7 +183,10 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
     };
     renaming.run(&mut rename);
     let again = uses.stores_pointer;
-    let promotion = promotion_of(partition, placement, renaming);
+    let promotion = match cx.options.check {
+        true => promotion_of(partition, placement, renaming),
+        false => Promotion::default(),
+    };
     remove_dead(cx.func, uses, renaming, worklist);
     cx.stats.sroa_rounds += 1;
     if !again {
