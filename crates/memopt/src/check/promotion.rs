@@ -351,6 +351,9 @@ impl<'a> Promoted<'a> {
                     (None, None) if self.choice(dfg.first_result(inst)).is_some() => return Ok(()),
                     _ => return self.ensure_unused(inst),
                 };
+                if self.choice(distance).is_some() {
+                    return self.ensure_unused(inst);
+                }
                 let (low, high) = bounds(func, distance, 8);
                 let (low, high) = match opcode {
                     Opcode::Iadd => (low, high),

@@ -35,20 +35,41 @@ impl<'a> Edit<'a> {
         self.func.dfg.append_block_param(block, ty)
     }
 
-    /// Gives a further argument to `to` wherever the branch `from` goes there.
-    pub(crate) fn append_arguments(&mut self, from: Inst, to: Block, values: &[Value]) {
-        let dfg = &mut self.func.dfg;
-        let calls =
-            dfg.insts[from].branch_destination_mut(&mut dfg.jump_tables, &mut dfg.exception_tables);
-        for call in calls {
-            if call.block(&dfg.value_lists) != to {
-                continue;
-            }
-            // A new list: the old one may be shared by branches that were copied.
-            let mut args: SmallVec<[BlockArg; 8]> = call.args(&dfg.value_lists).collect();
-            args.extend(values.iter().map(|&value| BlockArg::Value(value)));
-            *call = BlockCall::new(to, args, &mut dfg.value_lists);
+    /// The instructions of `block`, which has none until they are put back with
+    /// [`Edit::append`]. Insertion is cheap only near the end of a block: elsewhere all that follow
+    /// get new numbers.
+    pub(crate) fn take_insts(&mut self, block: Block) -> Vec<Inst> {
+        let insts: Vec<Inst> = self.func.layout.block_insts(block).collect();
+        for &inst in &insts {
+            self.func.layout.remove_inst(inst);
         }
+        insts
+    }
+
+    pub(crate) fn append(&mut self, block: Block, inst: Inst) {
+        self.func.layout.append_inst(inst, block);
+    }
+
+    /// Where the branch goes by each of its edges.
+    pub(crate) fn targets(&self, branch: Inst) -> SmallVec<[Block; 2]> {
+        let dfg = &self.func.dfg;
+        let calls = dfg.insts[branch].branch_destination(&dfg.jump_tables, &dfg.exception_tables);
+        calls
+            .iter()
+            .map(|call| call.block(&dfg.value_lists))
+            .collect()
+    }
+
+    /// Gives further arguments by an edge of a branch, as numbered by [`Edit::targets`].
+    pub(crate) fn append_arguments(&mut self, branch: Inst, edge: usize, values: &[Value]) {
+        let dfg = &mut self.func.dfg;
+        let calls = dfg.insts[branch]
+            .branch_destination_mut(&mut dfg.jump_tables, &mut dfg.exception_tables);
+        let call = &mut calls[edge];
+        // A new list: the old one may be shared by branches that were copied.
+        let mut args: SmallVec<[BlockArg; 8]> = call.args(&dfg.value_lists).collect();
+        args.extend(values.iter().map(|&value| BlockArg::Value(value)));
+        *call = BlockCall::new(call.block(&dfg.value_lists), args, &mut dfg.value_lists);
     }
 
     /// Declares that the only result of `inst`, which is to be removed, is `value`.

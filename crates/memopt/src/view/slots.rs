@@ -456,10 +456,14 @@ fn moved(func: &Function, base: Derived, distance: Value, sign: i64) -> Derived 
 fn merged(a: Known, b: Known) -> Known {
     match (a, b) {
         (Known::Nothing, known) | (known, Known::Nothing) => known,
-        (Known::Derived(a), Known::Derived(b)) if a.slot == b.slot => Known::Derived(Derived {
-            slot: a.slot,
-            offset: a.offset.filter(|_| a.offset == b.offset),
-        }),
+        (Known::Derived(a), Known::Derived(b))
+            if a.slot == b.slot || planted(Fault::SlotsMerged) =>
+        {
+            Known::Derived(Derived {
+                slot: a.slot,
+                offset: a.offset.filter(|_| a.offset == b.offset),
+            })
+        }
         _ => Known::Anything,
     }
 }

@@ -120,6 +120,7 @@ impl Builder<'_, '_> {
         if self.type_of(value) == types::I128 {
             let (low, high) = self.cursor().ins().isplit(value);
             return match self.endianness {
+                _ if planted(Fault::HalvesSwapped) => (high, low),
                 Endianness::Little => (low, high),
                 Endianness::Big => (high, low),
             };
@@ -319,9 +320,12 @@ impl Builder<'_, '_> {
         let shift = self.shift(start, width, whole);
         let mask = !((u64::MAX >> (64 - width * 8)) << shift);
         let mask = self.constant(wide, mask as i64);
-        let kept = match planted(Fault::UpdateWhole) {
-            true => int,
-            false => self.cursor().ins().band(int, mask),
+        let kept = if planted(Fault::UpdateWhole) {
+            int
+        } else if planted(Fault::UpdateDrops) {
+            self.constant(wide, 0)
+        } else {
+            self.cursor().ins().band(int, mask)
         };
         let part = self.int_of(part);
         if constant_of(self.func(), part) == Some(0) {
@@ -385,7 +389,10 @@ impl Builder<'_, '_> {
     pub(super) fn repeat(&mut self, byte: Value, ty: Type) -> Value {
         let word = if ty.bytes() == 16 { 8 } else { ty.bytes() };
         let int = int_of_bytes(word);
-        let pattern = 0x0101_0101_0101_0101u64 >> (64 - word * 8);
+        let pattern = match planted(Fault::FillOnce) {
+            true => 1,
+            false => 0x0101_0101_0101_0101u64 >> (64 - word * 8),
+        };
         let number = constant_of(self.func(), byte);
         let repeated = match number {
             Some(number) => {

@@ -75,6 +75,7 @@ use smallvec::SmallVec;
 
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
 use crate::effects::{MemoryFunction, memory_function};
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::fuel::Fuel;
 use crate::options::{Options, Pass};
@@ -82,7 +83,7 @@ use crate::remarks::{Action, Remark};
 use crate::rewrite::Edit;
 use crate::stats::Stats;
 use crate::view::View;
-use partition::Partition;
+use partition::{COPY_CELLS_MAX, Partition};
 use place::Placement;
 use pressure::slots_not_worthwhile;
 use rename::{RenameContext, Renaming, runs, touches_cells};
@@ -90,6 +91,9 @@ use uses::{OpKind, Place, Uses};
 
 /// How often slots are looked at again, since the addresses in slots that went are known then.
 pub(crate) const ROUNDS_MAX: usize = 8;
+
+/// How often slots are cut anew because others stay in memory. Then all that are connected stay.
+const SETTLE_ROUNDS_MAX: usize = 16;
 
 /// Why bytes of a slot stay in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,10 +157,10 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         note_kept(cx, uses, partition);
         return Round::default();
     }
-    cut(uses, partition, cx.func);
+    settle(cx.func, uses, partition);
     placement.compute(cx.flow, uses, partition);
     if keep_under_pressure(cx, uses, partition, placement) {
-        cut(uses, partition, cx.func);
+        settle(cx.func, uses, partition);
         placement.compute(cx.flow, uses, partition);
     }
     if partition.cells.is_empty() {
@@ -164,7 +168,7 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         return Round::default();
     }
     if limit_by_fuel(cx, uses, partition) {
-        cut(uses, partition, cx.func);
+        settle(cx.func, uses, partition);
         placement.compute(cx.flow, uses, partition);
         if partition.cells.is_empty() {
             note_kept(cx, uses, partition);
@@ -198,23 +202,58 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
     }
 }
 
+/// Cuts the slots, and keeps those that others would become values without.
+fn settle(func: &Function, uses: &mut Uses, partition: &mut Partition) {
+    for _ in 0..SETTLE_ROUNDS_MAX {
+        partition.compute(func, uses);
+        if !keep_where_choices_mix(uses, partition) && !keep_where_copies_grow(uses, partition) {
+            return;
+        }
+    }
+    keep_connected(uses);
+    partition.compute(func, uses);
+}
+
+/// Keeps all slots that share an access with others.
+fn keep_connected(uses: &mut Uses) {
+    for op in &uses.ops {
+        let places: SmallVec<[Place; 4]> = match op.kind {
+            OpKind::Load { .. } | OpKind::Store { .. } => continue,
+            OpKind::LoadAny { choice, .. } | OpKind::StoreAny { choice, .. } => {
+                uses.choices[choice as usize].places.clone()
+            }
+            OpKind::Copy { to, from, .. } => to.into_iter().chain(from).collect(),
+            OpKind::Set { to, .. } => SmallVec::from_slice(&[to]),
+        };
+        for place in places {
+            uses.kept[place.slot].get_or_insert((Kept::Block, Some(op.inst)));
+        }
+    }
+}
+
 /// Keeps slots that share an access with one whose bytes stay in memory. Returns whether it has
 /// found any.
 fn keep_where_choices_mix(uses: &mut Uses, partition: &Partition) -> bool {
     let mut found = false;
+    if planted(Fault::ChoiceMixed) {
+        return false;
+    }
     for op in &uses.ops {
         let (OpKind::LoadAny { choice, ty } | OpKind::StoreAny { choice, ty }) = op.kind else {
             continue;
         };
         let places = &uses.choices[choice as usize].places;
-        let is_value = |place: &Place| touches_cells(partition, *place, ty.bytes());
-        if places.iter().all(is_value) || !places.iter().any(is_value) {
+        let is_value = |place: &Place| {
+            uses.kept[place.slot].is_none() && touches_cells(partition, *place, ty.bytes())
+        };
+        let values: SmallVec<[Place; 4]> = places.iter().copied().filter(is_value).collect();
+        if values.len() == places.len() {
             continue;
         }
-        for place in places.iter().filter(|place| is_value(place)) {
+        found |= !values.is_empty();
+        for place in values {
             uses.kept[place.slot] = Some((Kept::Escapes, Some(op.inst)));
         }
-        found = true;
     }
     found
 }
@@ -223,10 +262,14 @@ fn keep_where_choices_mix(uses: &mut Uses, partition: &Partition) -> bool {
 /// word of 8 bytes: to return, and to keep values over the call.
 const CALL_WEIGHT: u32 = 4;
 
+/// How many cells copies and fills may change in all. Beyond, only short ones may.
+const CELLS_MOVED_MAX: usize = 1 << 16;
+
 /// L9. Keeps slots of which a copy or fill would become more work: more loads and stores and calls,
 /// by weight, than the call was. Returns whether it has found any.
 fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
     let mut found = false;
+    let mut moved = 0;
     for op in &uses.ops {
         let (to, from, length) = match op.kind {
             OpKind::Copy { to, from, length } => (to, from, length),
@@ -234,21 +277,28 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
             _ => continue,
         };
         let is_set = matches!(op.kind, OpKind::Set { .. });
+        let sides = [to, from].into_iter().flatten();
+        let cells = sides.map(|place| partition.num_cells_in(place, length));
+        let cells = cells.max().unwrap_or(0);
+        moved += cells;
+        let is_long = cells > COPY_CELLS_MAX && moved > CELLS_MOVED_MAX;
         let weight_of = |bytes: u32| {
             let words = bytes.div_ceil(8);
             CALL_WEIGHT + if is_set { words } else { 2 * words }
         };
-        let weight: u32 = runs(partition, to, from, length)
-            .iter()
-            .map(|run| match (run.to, run.from) {
-                (None, None) => weight_of(run.len()),
-                (Some(_), None) if is_set => 0,
-                (Some(_), Some(_)) => 0,
-                (Some(cell), None) if partition.cells[cell].ty.is_none() => 0,
-                (Some(_), None) | (None, Some(_)) => run.num_accesses(partition),
-            })
-            .sum();
-        if weight <= weight_of(length) {
+        let weight = || {
+            runs(partition, to, from, length)
+                .iter()
+                .map(|run| match (run.to, run.from) {
+                    (None, None) => weight_of(run.len()),
+                    (Some(_), None) if is_set => 0,
+                    (Some(_), Some(_)) => 0,
+                    (Some(cell), None) if partition.cells[cell].ty.is_none() => 0,
+                    (Some(_), None) | (None, Some(_)) => run.num_accesses(partition),
+                })
+                .sum::<u32>()
+        };
+        if !is_long && weight() <= weight_of(length) {
             continue;
         }
         for place in [to, from].into_iter().flatten() {
@@ -259,14 +309,6 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
         }
     }
     found
-}
-
-/// Cuts slots into cells, as far as what they become is not more than what they were.
-fn cut(uses: &mut Uses, partition: &mut Partition, func: &Function) {
-    partition.compute(func, uses);
-    while keep_where_choices_mix(uses, partition) || keep_where_copies_grow(uses, partition) {
-        partition.compute(func, uses);
-    }
 }
 
 /// L10. Keeps slots that are better left in memory. Returns whether it has found any.

@@ -22,8 +22,11 @@ const BLOCK_BYTES_MAX: u32 = 64;
 /// The most bytes that a load or store touches.
 const SCALAR_BYTES_MAX: u32 = 16;
 
-/// How many memory functions are looked at, that touch the same bytes.
+/// How many memory functions are looked at, that may touch the same bytes.
 const BLOCKS_MAX: usize = 256;
+
+/// How many cells a copy may have at a side to be short: each copy costs as much time.
+pub(super) const COPY_CELLS_MAX: usize = 256;
 
 /// How often all copies are looked at, to cut both sides alike.
 const MIRROR_ROUNDS_MAX: usize = 4;
@@ -53,6 +56,8 @@ pub(super) struct Partition {
     drafts: Vec<CellData>,
     gaps: Vec<Gap>,
     taken: Vec<(u32, u32)>,
+    /// What memory functions touch, by slot, then by start, and the last end of those so far.
+    blocks: Vec<(Slice, u32)>,
 }
 
 /// Bytes that are only copied or filled.
@@ -85,6 +90,7 @@ impl Partition {
         self.pinned.resize(func.sized_stack_slots.len());
         self.drafts.clear();
         self.gaps.clear();
+        self.blocks.clear();
         uses.slices
             .sort_unstable_by_key(|slice| (slice.slot, slice.start, slice.end, slice.inst));
         for slices in uses.slices.chunk_by(|a, b| a.slot == b.slot) {
@@ -116,6 +122,14 @@ impl Partition {
         (first + skipped..last)
             .map(Cell)
             .take_while(move |&cell| self.cells[cell].start < end)
+    }
+
+    /// How many cells have bytes in a range.
+    pub(super) fn num_cells_in(&self, place: Place, length: u32) -> usize {
+        let (first, last) = self.ranges[place.slot];
+        let cells = &self.cells.as_values_slice()[first as usize..last as usize];
+        let below = cells.partition_point(|cell| cell.end <= place.offset);
+        cells.partition_point(|cell| cell.start < place.offset + length) - below
     }
 
     fn cut_slot(&mut self, slices: &[Slice]) {
@@ -220,7 +234,10 @@ impl Partition {
                 ty: Some(ty),
             }),
             None => {
-                let bounds = bounds_within(component, start, end);
+                let near =
+                    component.partition_point(|slice| slice.start + SCALAR_BYTES_MAX <= start);
+                let until = component.partition_point(|slice| slice.start < end);
+                let bounds = bounds_within(&component[near..until], start, end);
                 self.cut_at(slot, start, end, &bounds, cluster);
             }
         }
@@ -253,7 +270,10 @@ impl Partition {
         let taken = std::mem::take(&mut self.taken);
         let mut taken_from = 0;
         let mut done = 0;
+        let mut last_end = 0;
         for slice in slices.iter().filter(|slice| slice.kind == SliceKind::Block) {
+            last_end = slice.end.max(last_end);
+            self.blocks.push((*slice, last_end));
             let mut from = slice.start.max(done);
             while from < slice.end {
                 while taken.get(taken_from).is_some_and(|&(_, end)| end <= from) {
@@ -318,9 +338,9 @@ impl Partition {
     fn cut_gaps(&mut self, uses: &Uses) {
         let gaps = std::mem::take(&mut self.gaps);
         for gap in &gaps {
-            let blocks = blocks_over(uses, gap);
+            let (blocks, are_all) = self.blocks_over(gap);
             let is_read = |slice: &Slice| uses.is_copied_from(slice.inst, slice.slot);
-            if !gap.scalar && blocks.len() < BLOCKS_MAX && !blocks.iter().any(is_read) {
+            if !gap.scalar && are_all && !blocks.iter().any(is_read) {
                 self.drafts.push(CellData {
                     slot: gap.slot,
                     start: gap.start,
@@ -344,6 +364,20 @@ impl Partition {
         self.gaps = gaps;
     }
 
+    /// The slices of memory functions that have bytes in the gap, and whether these are all: it
+    /// looks at [`BLOCKS_MAX`].
+    fn blocks_over(&self, gap: &Gap) -> (Vec<Slice>, bool) {
+        let below = |(slice, _): &(Slice, u32)| (slice.slot, slice.start) < (gap.slot, gap.end);
+        let before = &self.blocks[..self.blocks.partition_point(below)];
+        let mut near = before
+            .iter()
+            .rev()
+            .take_while(|(slice, last_end)| slice.slot == gap.slot && *last_end > gap.start);
+        let slices = near.by_ref().take(BLOCKS_MAX).map(|(slice, _)| *slice);
+        let slices = slices.filter(|slice| slice.end > gap.start).collect();
+        (slices, near.next().is_none())
+    }
+
     fn number(&mut self) {
         self.drafts
             .sort_unstable_by_key(|cell| (cell.slot, cell.start));
@@ -356,17 +390,6 @@ impl Partition {
             range.1 = cell.0 + 1;
         }
     }
-}
-
-/// The slices of memory functions that have bytes in the gap, up to [`BLOCKS_MAX`].
-fn blocks_over(uses: &Uses, gap: &Gap) -> Vec<Slice> {
-    let slot = slices_of(uses, gap.slot);
-    slot.iter()
-        .take_while(|slice| slice.start < gap.end)
-        .filter(|slice| slice.kind == SliceKind::Block && slice.end > gap.start)
-        .take(BLOCKS_MAX)
-        .copied()
-        .collect()
 }
 
 /// The loads and stores that have bytes in the gap, by start.
@@ -399,6 +422,7 @@ fn mirror_copy(
     let images: Vec<CellData> = cells
         .range(range)
         .map(|(_, cell)| *cell)
+        .take(COPY_CELLS_MAX + 1)
         .filter(|cell| cell.end <= from.offset + length && cell.ty.is_some())
         .map(|cell| CellData {
             slot: to.slot,
@@ -408,6 +432,9 @@ fn mirror_copy(
         })
         .collect();
     let mut changed = false;
+    if images.len() > COPY_CELLS_MAX {
+        return false;
+    }
     for image in images {
         let below = gaps.range(..=(image.slot, image.start)).next_back();
         let Some((_, &gap)) = below else { continue };

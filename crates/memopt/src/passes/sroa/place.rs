@@ -8,6 +8,7 @@ use cranelift_codegen::ir::Block;
 
 use super::partition::{Cell, Partition};
 use super::uses::{Op, OpKind, Place, Uses};
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::frontier::Frontier;
 
@@ -134,7 +135,12 @@ impl Placement {
                         return;
                     }
                     let first = self.written_in[cell] != stamp;
-                    if touch != Touch::Write && first && self.read_in[cell] != stamp {
+                    let reads = match touch {
+                        Touch::Read => true,
+                        Touch::Update => !planted(Fault::UpdateReads),
+                        Touch::Write => false,
+                    };
+                    if reads && first && self.read_in[cell] != stamp {
                         self.read_in[cell] = stamp;
                         self.reads.push((cell, block));
                     }
@@ -156,6 +162,14 @@ impl Placement {
         reads: &[(Cell, Block)],
         writes: &[(Cell, Block)],
     ) {
+        // Its values come from one block only.
+        if let [(_, write)] = writes
+            && reads
+                .iter()
+                .all(|(_, read)| read != write && flow.dominates(*write, *read))
+        {
+            return;
+        }
         let stamp = cell.as_u32() + 1;
         self.roots.clear();
         for &(_, block) in writes {
@@ -178,7 +192,15 @@ impl Placement {
         let live_for = &self.live_for;
         self.frontier
             .compute(flow, &self.roots, |block| live_for[block] == stamp);
+        let forgotten = |block: Block| {
+            let preds = flow.preds(block);
+            let is_head = || preds.iter().any(|&pred| flow.dominates(block, pred));
+            let writes = |pred: &Block| self.writes_for[*pred] == stamp;
+            (planted(Fault::LoopParam) && is_head())
+                || (planted(Fault::OneWayParam) && !preds.iter().all(writes))
+        };
         let blocks = self.frontier.blocks.iter();
+        let blocks = blocks.filter(|&&block| !forgotten(block));
         self.params.extend(blocks.map(|&block| (block, cell)));
     }
 }

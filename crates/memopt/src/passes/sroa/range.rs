@@ -3,6 +3,7 @@
 use cranelift_codegen::ir::{Function, InstructionData, Opcode, Value, ValueDef};
 
 use crate::effects::constant_of;
+use crate::faults::{Fault, planted};
 
 /// How deep operands are followed.
 const DEPTH_MAX: u32 = 6;
@@ -128,6 +129,7 @@ fn bounds(func: &Function, value: Value, depth: u32) -> Option<Range> {
         _ => None,
     };
     // The result does not wrap in its type.
-    let limit = 1i64.checked_shl(ty.bits() - 1).filter(|_| ty.bits() < 64);
+    let may_wrap = ty.bits() < 64 && !planted(Fault::RangeWraps);
+    let limit = 1i64.checked_shl(ty.bits() - 1).filter(|_| may_wrap);
     result.filter(|range| limit.is_none_or(|limit| range.low >= -limit && range.high < limit))
 }

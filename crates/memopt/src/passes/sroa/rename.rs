@@ -13,6 +13,7 @@ use super::partition::{Cell, Partition, int_of_bytes};
 use super::place::Placement;
 use super::uses::{Choice, Op, OpKind, Place, Uses};
 use crate::effects::{MemoryFunction, constant_of, memory_function};
+use crate::faults::{Fault, planted};
 use crate::flow::Flow;
 use crate::rewrite::Edit;
 use crate::stats::Stats;
@@ -111,14 +112,19 @@ impl Renaming {
             let (_, cell) = cx.placement.params[index];
             self.set(cell, self.params[index]);
         }
-        for index in cx.uses.block_ops(block) {
-            let op = cx.uses.ops[index];
-            self.visit_op(cx, &op);
+        let mut ops = cx.uses.ops[cx.uses.block_ops(block)].iter().peekable();
+        if ops.peek().is_some() {
+            for inst in cx.edit.take_insts(block) {
+                cx.edit.append(block, inst);
+                while let Some(op) = ops.next_if(|op| op.inst == inst) {
+                    self.visit_op(cx, op);
+                }
+            }
         }
         let Some(branch) = cx.edit.func().layout.last_inst(block) else {
             return;
         };
-        for &succ in cx.flow.succs(block) {
+        for (edge, succ) in cx.edit.targets(branch).into_iter().enumerate() {
             let params = cx.placement.params_of(succ);
             if params.is_empty() {
                 continue;
@@ -127,7 +133,7 @@ impl Renaming {
                 .iter()
                 .map(|&(_, cell)| self.value_of(cx, cell))
                 .collect();
-            cx.edit.append_arguments(branch, succ, &args);
+            cx.edit.append_arguments(branch, edge, &args);
         }
     }
 
@@ -144,13 +150,10 @@ impl Renaming {
             .collect();
         for block in unreachable {
             let func = cx.edit.func();
-            let mut succs: Vec<Block> = func.block_successors(block).collect();
-            succs.sort_unstable();
-            succs.dedup();
             let Some(branch) = func.layout.last_inst(block) else {
                 continue;
             };
-            for succ in succs {
+            for (edge, succ) in cx.edit.targets(branch).into_iter().enumerate() {
                 let params = cx.placement.params_of(succ);
                 let args: Vec<Value> = params
                     .iter()
@@ -160,7 +163,7 @@ impl Renaming {
                     })
                     .collect();
                 if !args.is_empty() {
-                    cx.edit.append_arguments(branch, succ, &args);
+                    cx.edit.append_arguments(branch, edge, &args);
                 }
             }
         }
@@ -229,7 +232,8 @@ impl Renaming {
         let result = dfg.value_type(dfg.first_result(inst));
         let mut value = value;
         if result != dfg.value_type(value) {
-            let signed = matches!(opcode, Opcode::Sload8 | Opcode::Sload16 | Opcode::Sload32);
+            let signed = matches!(opcode, Opcode::Sload8 | Opcode::Sload16 | Opcode::Sload32)
+                && !planted(Fault::SroaSignExtension);
             let mut cursor = cx.edit.before(inst);
             value = match signed {
                 true => cursor.ins().sextend(result, value),
@@ -265,10 +269,10 @@ impl Renaming {
                 && choice.chosen.len() == 2
             {
                 self.new_uses.push(condition);
-                return if choice.chosen[number] == a {
+                return if (choice.chosen[number] == a) != planted(Fault::ChoiceInverted) {
                     Chosen::If(condition)
                 } else {
-                    debug_assert_eq!(choice.chosen[number], b);
+                    debug_assert!([a, b].contains(&choice.chosen[number]));
                     Chosen::IfNot(condition)
                 };
             }
@@ -345,6 +349,9 @@ impl Renaming {
             value = cx.edit.before(inst).ins().ireduce(ty, value);
         }
         for (number, &place) in choice.places.iter().enumerate() {
+            if number > 0 && planted(Fault::ChoiceForgotten) {
+                continue;
+            }
             let chosen = self.is_chosen(cx, inst, &choice, number);
             let end = place.offset + ty.bytes();
             let partition = cx.partition;
@@ -406,7 +413,8 @@ impl Renaming {
         for cell in cx.partition.cells_in(to.slot, to.offset, end) {
             let data = cx.partition.cells[cell];
             let Some(ty) = data.ty else { continue };
-            if to.offset <= data.start && data.end <= end {
+            let whole = to.offset <= data.start && data.end <= end;
+            if whole || planted(Fault::FillWhole) {
                 let value = self.builder(cx, inst).repeat(byte, ty);
                 self.set(cell, value);
                 continue;
@@ -542,6 +550,9 @@ impl Renaming {
 
     /// Calls the memory function that `inst` calls for a part of its range.
     fn call_part(&mut self, cx: &mut RenameContext<'_, '_>, inst: Inst, start: u32, length: u32) {
+        if planted(Fault::CopyRest) {
+            return;
+        }
         let dfg = &cx.edit.func().dfg;
         let InstructionData::Call { func_ref, .. } = dfg.insts[inst] else {
             return;
@@ -685,6 +696,7 @@ fn zero_before(edit: &mut Edit<'_>, inst: Inst, ty: Type) -> Value {
 /// Whether the access is in the byte order that is not the target's.
 fn is_swapped(func: &Function, inst: Inst, native: Endianness) -> bool {
     let flags = func.dfg.insts[inst].memflags_data(&func.dfg);
+    let flags = flags.filter(|_| !planted(Fault::SroaByteOrder));
     flags.is_some_and(|flags| flags.endianness(native) != native)
 }
 

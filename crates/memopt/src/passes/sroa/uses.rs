@@ -248,6 +248,10 @@ impl Uses {
                     (None, Some(base)) if opcode == Opcode::Iadd => (base, a, false),
                     _ => return self.escape_all(func, inst),
                 };
+                // Less the base, the sum would be the address that is the distance.
+                if self.choice_of(func, distance).is_some() {
+                    return self.escape_all(func, inst);
+                }
                 let distance = range_of(func, distance);
                 let distance = if negative {
                     distance.and_then(Range::negated)
@@ -352,6 +356,9 @@ impl Uses {
     }
 
     fn escape(&mut self, func: &Function, inst: Inst, value: Value) {
+        if planted(Fault::SroaEscape) {
+            return;
+        }
         if let Some(pointer) = self.pointer(func, value) {
             self.keep(pointer.slot, Kept::Escapes, Some(inst));
         }
@@ -397,6 +404,9 @@ impl Uses {
         };
         let end = start.saturating_add(i64::from(width));
         if start < 0 || end > i64::from(size) {
+            if planted(Fault::SroaOutOfBounds) {
+                return;
+            }
             return self.keep(pointer.slot, Kept::OutOfBounds, Some(inst));
         }
         let (start, end) = (start as u32, end as u32);
@@ -509,7 +519,8 @@ impl Uses {
     }
 
     fn pin(&mut self, slot: StackSlot, start: u32, end: u32, kept: Kept, inst: Inst) {
-        if start < end {
+        let ignored = kept == Kept::VariableIndex && planted(Fault::IndexIgnored);
+        if start < end && !ignored {
             self.slices.push(Slice {
                 slot,
                 start,
@@ -543,7 +554,9 @@ impl Uses {
         let length = constant_of(func, length);
         // The call returns its first argument.
         let returned = func.dfg.inst_results(inst).first().copied();
-        if let Some(result) = returned {
+        if let Some(result) = returned
+            && !planted(Fault::CopyResult)
+        {
             self.pointers[result] = to;
         }
         if length == Some(0) {
@@ -566,7 +579,7 @@ impl Uses {
         let known = places.filter(|([a, b], _)| {
             a.is_some() == to.is_some()
                 && b.is_some() == from.is_some()
-                && a.zip(*b).is_none_or(|(a, b)| a.slot != b.slot)
+                && (a.zip(*b).is_none_or(|(a, b)| a.slot != b.slot) || planted(Fault::CopyWithin))
         });
         let Some(([to_place, from_place], length)) = known else {
             // Which bytes it touches is not known, or they may lie in both ranges.
@@ -602,7 +615,7 @@ impl Uses {
     /// Uses in unreachable blocks keep an address alive, and are no use otherwise.
     fn count_unreachable(&mut self, func: &Function, flow: &Flow) {
         for block in func.layout.blocks() {
-            if flow.is_reachable(block) {
+            if flow.is_reachable(block) || planted(Fault::UnreachableUses) {
                 continue;
             }
             for inst in func.layout.block_insts(block) {
