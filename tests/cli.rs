@@ -613,7 +613,7 @@ fn bisect_needs_something_to_compare() {
     let line = refusal(&run_on(GOOD, &["bisect", "-"]));
     assert!(line.contains("no '; run:' lines"), "{line}");
     let output = run_on(GOOD, &["bisect", "-", "--check"]);
-    assert!(success(&output).contains("no difference after any of 1 rewrites"));
+    assert!(success(&output).contains("no difference after any of 2 rewrites"));
     let wrong = RUNS.replace("%add(p0", "%other(p0");
     let line = refusal(&run_on(&wrong, &["bisect", "-"]));
     assert!(line.contains("<stdin>:11: "), "{line}");

@@ -132,7 +132,7 @@ pub fn memory_ops(func: &Function) -> SecondaryMap<Block, u32> {
 /// values kept over it.
 const CALL_OPS: u32 = 4;
 
-/// What the call of a memory function that is told how many bytes counts as: [`CALL_OPS`] and what
+/// What the call of a memory function that is told how many bytes counts as: 4 for the call, and what
 /// it does to words of 8 bytes. 0 for any other instruction.
 pub fn ops_of_memory_function(func: &Function, inst: Inst) -> u32 {
     let dfg = &func.dfg;

@@ -7,6 +7,7 @@ use cranelift_codegen::dominator_tree::DominatorTree;
 use cranelift_codegen::entity::SecondaryMap;
 use cranelift_codegen::flowgraph::ControlFlowGraph;
 use cranelift_codegen::ir::{Block, Function, Inst};
+use cranelift_codegen::loop_analysis::LoopAnalysis;
 
 /// A span of [`Flow::edges`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -173,6 +174,13 @@ impl Flow {
     /// Whether `dominator` dominates `inst`. An instruction dominates itself.
     pub fn inst_dominates(&self, func: &Function, dominator: Inst, inst: Inst) -> bool {
         self.domtree.dominates(dominator, inst, &func.layout)
+    }
+
+    /// The natural loops. Computed anew each time.
+    pub(crate) fn loops(&self, func: &Function) -> LoopAnalysis {
+        let mut loops = LoopAnalysis::new();
+        loops.compute(func, &self.cfg, &self.domtree);
+        loops
     }
 
     /// Whether the edge goes against reverse postorder: every cycle has such an edge.

@@ -563,10 +563,10 @@ impl<'a> Lives<'a> {
         for &(_, what) in &self.uses[block][from..] {
             match what {
                 Use::Escape(of) if of == slot => return Fate::Read,
-                Use::Read(of, range) if of == slot => {
-                    if !written.cover(range.unwrap_or((0, size))) {
-                        return Fate::Read;
-                    }
+                Use::Read(of, range)
+                    if of == slot && !written.cover(range.unwrap_or((0, size))) =>
+                {
+                    return Fate::Read;
                 }
                 Use::Write(of, range) if of == slot => {
                     written.add(range.unwrap_or((0, 0)));

@@ -28,6 +28,7 @@
 //! - L7: registers hold values of the type: integers, `f32`, `f64`, vectors of 16 bytes.
 //! - L8: no two branches share a table, which would then need different arguments.
 //! - L9: no memory function becomes more work than it was.
+//! - L10: where many values would be carried into one block, accesses outweigh parameters.
 //!
 //! Bytes that were never written are zero: one value, as two reads must agree.
 //!
@@ -60,6 +61,7 @@ mod bytes;
 mod choices;
 mod partition;
 mod place;
+mod pressure;
 mod range;
 mod rename;
 mod uses;
@@ -83,6 +85,7 @@ use crate::stats::Stats;
 use crate::view::View;
 use partition::{COPY_CELLS_MAX, Partition};
 use place::Placement;
+use pressure::slots_not_worthwhile;
 use rename::{RenameContext, Renaming, runs, touches_cells};
 use uses::{OpKind, Place, Uses};
 
@@ -105,6 +108,7 @@ pub(crate) enum Kept {
     Block,
     Type,
     SharedTable,
+    Pressure,
     OutOfFuel,
 }
 
@@ -133,7 +137,7 @@ pub(crate) struct SroaContext<'a> {
 /// What a round did.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
-    /// What it claims, if it changed the function.
+    /// What it claims, if it changed the function; empty if claims are not checked.
     pub(crate) promotion: Option<Promotion>,
     /// Another round may find more.
     pub(crate) again: bool,
@@ -154,14 +158,23 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         return Round::default();
     }
     settle(cx.func, uses, partition);
-    if limit_by_fuel(cx, uses, partition) {
+    placement.compute(cx.flow, uses, partition);
+    if keep_under_pressure(cx, uses, partition, placement) {
         settle(cx.func, uses, partition);
+        placement.compute(cx.flow, uses, partition);
     }
     if partition.cells.is_empty() {
         note_kept(cx, uses, partition);
         return Round::default();
     }
-    placement.compute(cx.flow, uses, partition);
+    if limit_by_fuel(cx, uses, partition) {
+        settle(cx.func, uses, partition);
+        placement.compute(cx.flow, uses, partition);
+        if partition.cells.is_empty() {
+            note_kept(cx, uses, partition);
+            return Round::default();
+        }
+    }
     note_promoted(cx, uses, partition);
     let mut rename = RenameContext {
         edit: Edit::new(cx.func),
@@ -174,7 +187,10 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
     };
     renaming.run(&mut rename);
     let again = uses.stores_pointer;
-    let promotion = promotion_of(partition, placement, renaming);
+    let promotion = match cx.options.check {
+        true => promotion_of(partition, placement, renaming),
+        false => Promotion::default(),
+    };
     remove_dead(cx.func, uses, renaming, worklist);
     cx.stats.sroa_rounds += 1;
     if !again {
@@ -293,6 +309,20 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
         }
     }
     found
+}
+
+/// L10. Keeps slots that are better left in memory. Returns whether it has found any.
+fn keep_under_pressure(
+    cx: &SroaContext<'_>,
+    uses: &mut Uses,
+    partition: &Partition,
+    placement: &Placement,
+) -> bool {
+    let slots = slots_not_worthwhile(cx.func, cx.flow, uses, partition, placement);
+    for &slot in &slots {
+        uses.kept[slot] = Some((Kept::Pressure, None));
+    }
+    !slots.is_empty()
 }
 
 /// Keeps the slots for which there is no fuel. Returns whether there are any.
@@ -481,6 +511,10 @@ fn note_kept(cx: &mut SroaContext<'_>, uses: &Uses, partition: &Partition) {
             Kept::SharedTable => (
                 &mut stats.sroa_kept_shared_table,
                 "L8 a table is shared by two branches:",
+            ),
+            Kept::Pressure => (
+                &mut stats.sroa_kept_pressure,
+                "L10 its values would be carried around for more than they are used",
             ),
             Kept::OutOfFuel => {
                 if wants_remarks(cx) {

@@ -159,6 +159,32 @@ impl Partition {
     fn cut_component(&mut self, slot: StackSlot, component: &[Slice], end: u32) {
         let start = component[0].start;
         self.taken.push((start, end));
+        // Most often a variable of one type.
+        let is_split = |slice: &Slice| {
+            matches!(
+                slice.kind,
+                SliceKind::Scalar {
+                    splittable: true,
+                    ..
+                }
+            )
+        };
+        if let SliceKind::Scalar { ty, .. } = component[0].kind
+            && ty != types::I128
+            && !component.iter().all(is_split)
+            && component.iter().all(|slice| {
+                let same = scalar_type(slice) == Some(ty);
+                same && slice.start == start && slice.end == end
+            })
+        {
+            self.drafts.push(CellData {
+                slot,
+                start,
+                end,
+                ty: Some(ty),
+            });
+            return;
+        }
         let pinned = component.iter().find_map(|slice| match slice.kind {
             SliceKind::Pinned(kept) => Some((kept, slice.inst)),
             _ => None,
@@ -168,15 +194,7 @@ impl Partition {
             return;
         }
         let component = &in_halves(component);
-        let is_whole = |slice: &&Slice| {
-            !matches!(
-                slice.kind,
-                SliceKind::Scalar {
-                    splittable: true,
-                    ..
-                }
-            )
-        };
+        let is_whole = |slice: &&Slice| !is_split(slice);
         let mut cluster: Vec<Slice> = Vec::new();
         let mut done = start;
         let mut cluster_end = start;

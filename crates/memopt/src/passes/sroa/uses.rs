@@ -284,7 +284,10 @@ impl Uses {
             _ if opcode.is_branch() && !opcode.is_call() => return self.visit_branch(func, inst),
             _ => {}
         }
-        let effects = Effects::of(func, inst);
+        let effects = match view.entry_of(inst) {
+            Some(entry) => view.entry(entry).effects,
+            None => Effects::NONE,
+        };
         if effects.exposes_frame && !planted(Fault::FrameExposed) {
             self.keep_all(func, Kept::FrameExposed, inst);
         }
