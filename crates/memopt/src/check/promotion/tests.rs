@@ -53,7 +53,10 @@ fn check(before: &Function, after: &Function, promotion: &Promotion) -> Result<(
 fn promote(before: &Function) -> (Function, Promotion) {
     let mut func = before.clone();
     let mut context = Context::default();
-    let options = Options::default();
+    let options = Options {
+        check: true,
+        ..Options::default()
+    };
     let analysis = &mut context.analysis;
     analysis.view.scan(&func, Endianness::Little, &options);
     analysis.flow.compute(&func);

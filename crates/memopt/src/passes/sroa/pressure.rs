@@ -23,6 +23,9 @@ const PARAMS_MAX: usize = 12;
 /// How often a loop is taken to run.
 const LOOP_RUNS: f32 = 8.0;
 
+/// Bounds what deep nests come to, so that differences of sums are numbers.
+const FREQUENCY_MAX: f32 = 1e24;
+
 /// Slots that are better left in memory.
 pub(super) fn slots_not_worthwhile(
     func: &Function,
@@ -67,7 +70,7 @@ fn frequencies(func: &Function, flow: &Flow) -> SecondaryMap<Block, f32> {
     }
     for &block in flow.rpo() {
         if loops.is_loop_header(block).is_some() {
-            frequency[block] *= LOOP_RUNS;
+            frequency[block] = (frequency[block] * LOOP_RUNS).min(FREQUENCY_MAX);
         }
         let own = loops.innermost_loop(block);
         let stays = |succ: Block| own.is_none_or(|own| loops.is_in_loop(succ, own));
