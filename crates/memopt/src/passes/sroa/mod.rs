@@ -40,7 +40,8 @@
 //! # Cost
 //!
 //! A scan of the function a round; sorting of accesses; for each cell the part of the function
-//! where it is live. Another round follows only if an address was stored to a slot that went.
+//! where it is live; for each copy its cells, which are few once all copies together have many.
+//! Another round follows only if an address was stored to a slot that went.
 //!
 //! # Order
 //!
@@ -48,8 +49,8 @@
 //!
 //! # Not done
 //!
-//! Addresses that are selected or sent to block parameters: `keeps-address-in-param`,
-//! `keeps-selected-address`.
+//! Copies and fills at one of a few addresses, copies within a slot, addresses that `try_call` sends
+//! to its targets.
 //!
 //! # Sources
 //!
