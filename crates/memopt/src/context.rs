@@ -15,9 +15,15 @@ use crate::report::Report;
 #[derive(Debug, Default)]
 pub(crate) struct Context {
     pub(crate) analysis: MemoryAnalysis,
-    pub(crate) sroa: Sroa,
+    pub(crate) slots: SlotPasses,
     pub(crate) forward: Forward,
     pub(crate) dse: Dse,
+}
+
+/// The storage of passes on stack slots.
+#[derive(Debug, Default)]
+pub(crate) struct SlotPasses {
+    pub(crate) sroa: Sroa,
     pub(crate) frame: Frame,
 }
 

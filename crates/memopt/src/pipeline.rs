@@ -7,13 +7,11 @@ use cranelift_codegen::verify_function;
 use crate::analysis::MemoryAnalysis;
 use crate::certificate::Certificate;
 use crate::check::{Claims, check, check_frame, check_promotion};
-use crate::context::Context;
+use crate::context::{Context, SlotPasses};
 use crate::error::Error;
 use crate::fuel::Fuel;
 use crate::options::{Options, Pass};
-use crate::passes::frame::{self, FrameContext};
-use crate::passes::sroa::{self, SroaContext};
-use crate::passes::{PassContext, dse, forward};
+use crate::passes::{PassContext, SlotContext, dse, forward, frame, sroa};
 use crate::report::Report;
 use crate::view::View;
 
@@ -124,17 +122,8 @@ impl Run<'_> {
     fn promote(&mut self) -> Result<(), Error> {
         for _ in 0..sroa::ROUNDS_MAX {
             let before = self.options.check.then(|| self.func.clone());
-            let mut cx = SroaContext {
-                func: self.func,
-                flow: &self.context.analysis.flow,
-                view: &self.context.analysis.view,
-                fuel: self.fuel,
-                options: self.options,
-                stats: &mut self.report.stats,
-                remarks: &mut self.report.remarks,
-                endianness: self.isa.endianness(),
-            };
-            let round = sroa::run_round(&mut cx, &mut self.context.sroa);
+            let order = self.isa.endianness();
+            let round = self.on_slots(|cx, storage| sroa::run_round(cx, order, &mut storage.sroa));
             let Some(promotion) = round.promotion else {
                 break;
             };
@@ -148,7 +137,6 @@ impl Run<'_> {
             }
             if let Some(before) = &before {
                 let outside = self.outside(before);
-                let order = self.isa.endianness();
                 check_promotion(before, self.func, order, &outside, &promotion)
                     .map_err(|message| Error::Unproven { message })?;
             }
@@ -186,16 +174,7 @@ impl Run<'_> {
     /// Smaller frames, once no analysis of memory is needed any more.
     fn frame(&mut self) -> Result<(), Error> {
         let before = self.options.check.then(|| self.func.clone());
-        let mut cx = FrameContext {
-            func: self.func,
-            flow: &self.context.analysis.flow,
-            view: &self.context.analysis.view,
-            fuel: self.fuel,
-            options: self.options,
-            stats: &mut self.report.stats,
-            remarks: &mut self.report.remarks,
-        };
-        if !frame::run(&mut cx, &mut self.context.frame) {
+        if !self.on_slots(|cx, storage| frame::run(cx, &mut storage.frame)) {
             return Ok(());
         }
         self.report.changed = true;
@@ -210,13 +189,26 @@ impl Run<'_> {
         Ok(())
     }
 
+    /// Runs a pass on stack slots.
+    fn on_slots<T>(&mut self, pass: impl FnOnce(&mut SlotContext<'_>, &mut SlotPasses) -> T) -> T {
+        let mut cx = SlotContext {
+            func: self.func,
+            flow: &self.context.analysis.flow,
+            view: &self.context.analysis.view,
+            fuel: self.fuel,
+            options: self.options,
+            stats: &mut self.report.stats,
+            remarks: &mut self.report.remarks,
+        };
+        pass(&mut cx, &mut self.context.slots)
+    }
+
     fn pass(&mut self, pass: Pass) -> Result<(), Error> {
         let Context {
             analysis,
             forward,
             dse,
-            sroa: _,
-            frame: _,
+            slots: _,
         } = &mut *self.context;
         let MemoryAnalysis {
             flow,

@@ -4,7 +4,7 @@
 //! bits, so each is a linear map of bits, and so are their compositions: two of them that agree on
 //! every input with a single bit set agree on all inputs. The proof evaluates both on those.
 
-use cranelift_codegen::ir::{Endianness, Opcode, Type, types};
+use cranelift_codegen::ir::{Endianness, Function, Inst, Opcode, Type, types};
 
 use crate::convert::{Conversion, Step};
 
@@ -32,6 +32,28 @@ enum Fill {
 }
 
 impl Shape {
+    /// The shape of `inst`, if it is a plain access, when accesses that name no byte order have the
+    /// given one.
+    pub(super) fn of(func: &Function, inst: Inst, endianness: Endianness) -> Option<Shape> {
+        let dfg = &func.dfg;
+        let opcode = dfg.insts[inst].opcode();
+        let value = match opcode.can_store() {
+            true => *dfg.inst_args(inst).first()?,
+            false => *dfg.inst_results(inst).first()?,
+        };
+        let shape = Shape {
+            opcode,
+            ty: dfg.value_type(value),
+            endianness: dfg.insts[inst].memflags_data(dfg)?.endianness(endianness),
+        };
+        shape.memory().map(|_| shape)
+    }
+
+    /// The type in memory. None if this is no plain access.
+    pub(super) fn memory_type(self) -> Option<Type> {
+        self.memory().map(|(ty, _)| ty)
+    }
+
     /// The type in memory, and how a load widens it. None if this is no plain access.
     fn memory(self) -> Option<(Type, Fill)> {
         Some(match self.opcode {

@@ -51,6 +51,48 @@ struct Derived {
     offset: Option<i64>,
 }
 
+/// The reachable blocks of a function, and where control flows between them, edge by edge.
+pub(super) struct Order {
+    /// In an order in which definitions come before their uses.
+    pub(super) blocks: Vec<Block>,
+    pub(super) preds: SecondaryMap<Block, Vec<Block>>,
+    pub(super) succs: SecondaryMap<Block, Vec<Block>>,
+}
+
+impl Order {
+    /// A depth-first search; its postorder, reversed, has each block after its dominators.
+    pub(super) fn of(func: &Function) -> Order {
+        let mut order = Order {
+            blocks: Vec::new(),
+            preds: SecondaryMap::new(),
+            succs: SecondaryMap::new(),
+        };
+        let Some(entry) = func.layout.entry_block() else {
+            return order;
+        };
+        let mut seen = SecondaryMap::<Block, bool>::new();
+        let mut stack = vec![(entry, 0)];
+        seen[entry] = true;
+        order.succs[entry] = func.block_successors(entry).collect();
+        while let Some((block, next)) = stack.last_mut() {
+            let block = *block;
+            let Some(&succ) = order.succs[block].get(*next) else {
+                order.blocks.push(block);
+                stack.pop();
+                continue;
+            };
+            *next += 1;
+            order.preds[succ].push(block);
+            if !std::mem::replace(&mut seen[succ], true) {
+                order.succs[succ] = func.block_successors(succ).collect();
+                stack.push((succ, 0));
+            }
+        }
+        order.blocks.reverse();
+        order
+    }
+}
+
 /// The facts of one function.
 pub(super) struct Program<'a> {
     pub(super) func: &'a Function,
@@ -77,14 +119,15 @@ pub(super) struct Program<'a> {
 
 impl<'a> Program<'a> {
     pub(super) fn new(func: &'a Function, claims: &Claims<'a>) -> Self {
+        let order = Order::of(func);
         let mut program = Program {
             func,
             endianness: claims.endianness,
             outside: claims.outside,
             untouched_slot_keys: claims.untouched_slot_keys,
-            order: Vec::new(),
-            preds: SecondaryMap::new(),
-            succs: SecondaryMap::new(),
+            order: order.blocks,
+            preds: order.preds,
+            succs: order.succs,
             can_end: SecondaryMap::new(),
             positions: SecondaryMap::new(),
             events: SecondaryMap::new(),
@@ -93,39 +136,12 @@ impl<'a> Program<'a> {
             escapes: FxHashMap::default(),
             escaped_in: SecondaryMap::new(),
         };
-        program.compute_flow();
         program.compute_ends();
         program.number_instructions();
         program.compute_slots();
         program.compute_events();
         program.compute_escapes();
         program
-    }
-
-    /// A depth-first search; its postorder, reversed, has each block after its dominators.
-    fn compute_flow(&mut self) {
-        let Some(entry) = self.func.layout.entry_block() else {
-            return;
-        };
-        let mut seen = SecondaryMap::<Block, bool>::new();
-        let mut stack = vec![(entry, 0)];
-        seen[entry] = true;
-        self.succs[entry] = self.func.block_successors(entry).collect();
-        while let Some((block, next)) = stack.last_mut() {
-            let block = *block;
-            let Some(&succ) = self.succs[block].get(*next) else {
-                self.order.push(block);
-                stack.pop();
-                continue;
-            };
-            *next += 1;
-            self.preds[succ].push(block);
-            if !std::mem::replace(&mut seen[succ], true) {
-                self.succs[succ] = self.func.block_successors(succ).collect();
-                stack.push((succ, 0));
-            }
-        }
-        self.order.reverse();
     }
 
     fn compute_ends(&mut self) {

@@ -33,6 +33,8 @@ use rustc_hash::FxHashMap;
 
 use choices::{Address, Case};
 
+use super::bits::Shape;
+use super::program::Order;
 use super::structure::{compare_instruction, compare_tables};
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
 use crate::effects::{Effects, MemoryFunction, constant_of, memory_function};
@@ -141,6 +143,7 @@ pub(crate) fn check_promotion(
     outside: &[bool],
     promotion: &Promotion,
 ) -> Result<(), String> {
+    let order = Order::of(before);
     let mut proof = Promoted {
         before,
         after,
@@ -153,15 +156,14 @@ pub(crate) fn check_promotion(
         derived: FxHashMap::default(),
         addresses: FxHashMap::default(),
         bytes: SecondaryMap::new(),
-        order: Vec::new(),
-        preds: SecondaryMap::new(),
+        order: order.blocks,
+        preds: order.preds,
         actions: SecondaryMap::new(),
         named: (before.clone(), after.clone()),
     };
     proof.name_operands();
     proof.number_cells()?;
     proof.compare_frames()?;
-    proof.compute_order();
     proof.compute_addresses();
     proof.ensure_private()?;
     proof.evaluate();
@@ -257,34 +259,6 @@ impl<'a> Promoted<'a> {
             }
         }
         Ok(())
-    }
-
-    fn compute_order(&mut self) {
-        let Some(entry) = self.before.layout.entry_block() else {
-            return;
-        };
-        let succs = |block: Block| self.before.block_successors(block).collect::<Vec<Block>>();
-        let mut seen = SecondaryMap::<Block, bool>::new();
-        let mut stack = vec![(entry, succs(entry), 0)];
-        let mut order = Vec::new();
-        let mut preds = SecondaryMap::<Block, Vec<Block>>::new();
-        seen[entry] = true;
-        while let Some((block, next, index)) = stack.last_mut() {
-            let block = *block;
-            let Some(&succ) = next.get(*index) else {
-                order.push(block);
-                stack.pop();
-                continue;
-            };
-            *index += 1;
-            preds[succ].push(block);
-            if !std::mem::replace(&mut seen[succ], true) {
-                stack.push((succ, succs(succ), 0));
-            }
-        }
-        order.reverse();
-        self.order = order;
-        self.preds = preds;
     }
 
     // Privacy.
@@ -1415,18 +1389,8 @@ fn in_memory(bytes: &[Byte], ty: Type, order: Endianness) -> Bytes {
 
 /// The type that a plain load or store touches.
 fn memory_type(func: &Function, inst: Inst) -> Option<Type> {
-    let dfg = &func.dfg;
-    Some(match dfg.insts[inst].opcode() {
-        Opcode::Load => dfg.value_type(dfg.first_result(inst)),
-        Opcode::Store => dfg.value_type(dfg.inst_args(inst)[0]),
-        Opcode::Uload8 | Opcode::Sload8 | Opcode::Istore8 => types::I8,
-        Opcode::Uload16 | Opcode::Sload16 | Opcode::Istore16 => types::I16,
-        Opcode::Uload32 | Opcode::Sload32 | Opcode::Istore32 => types::I32,
-        Opcode::Uload8x8 | Opcode::Sload8x8 => types::I8X8,
-        Opcode::Uload16x4 | Opcode::Sload16x4 => types::I16X4,
-        Opcode::Uload32x2 | Opcode::Sload32x2 => types::I32X2,
-        _ => return None,
-    })
+    // The byte order is of no account.
+    Shape::of(func, inst, Endianness::Little)?.memory_type()
 }
 
 /// Numbers between which `value` lies, as a signed number of its type.

@@ -25,7 +25,7 @@ enum Claim {
 
 use Claim::{InVain, Takes, Unobserved};
 
-fn target() -> std::sync::Arc<dyn TargetIsa> {
+pub(super) fn target() -> std::sync::Arc<dyn TargetIsa> {
     isa::lookup_by_name("x86_64")
         .map(|builder| builder.finish(settings::Flags::new(settings::builder())))
         .expect("the target is built in")

@@ -5,7 +5,7 @@ pub(crate) mod forward;
 pub(crate) mod frame;
 pub(crate) mod sroa;
 
-use cranelift_codegen::ir::{Function, Inst};
+use cranelift_codegen::ir::{Function, Inst, StackSlot};
 
 use crate::certificate::Certificate;
 use crate::flow::Flow;
@@ -32,6 +32,46 @@ pub(crate) struct PassContext<'a> {
     pub(crate) certificates: Option<&'a mut Vec<Certificate>>,
 }
 
+/// What a pass on stack slots works on. It needs no MemorySSA.
+pub(crate) struct SlotContext<'a> {
+    pub(crate) func: &'a mut Function,
+    pub(crate) flow: &'a Flow,
+    pub(crate) view: &'a View,
+    pub(crate) fuel: &'a mut Fuel,
+    pub(crate) options: &'a Options,
+    pub(crate) stats: &'a mut Stats,
+    pub(crate) remarks: &'a mut Vec<Remark>,
+}
+
+impl SlotContext<'_> {
+    /// Logs what became of a slot, and makes a remark of it if the options want remarks.
+    pub(crate) fn note(
+        &mut self,
+        pass: Pass,
+        slot: StackSlot,
+        action: Action,
+        inst: Option<Inst>,
+        reason: &'static str,
+    ) {
+        if wants_remarks(self.options) {
+            let remark = Remark::of_slot(self.func, pass, action, slot, reason, inst);
+            publish(self.options, self.remarks, remark);
+        }
+    }
+}
+
+/// Whether anybody reads remarks.
+fn wants_remarks(options: &Options) -> bool {
+    options.remarks || log::log_enabled!(log::Level::Debug)
+}
+
+fn publish(options: &Options, remarks: &mut Vec<Remark>, remark: Remark) {
+    log::debug!("{remark}");
+    if options.remarks {
+        remarks.push(remark);
+    }
+}
+
 impl PassContext<'_> {
     pub(crate) fn walk(&mut self) -> (WalkContext<'_>, &mut Walker) {
         let cx = WalkContext {
@@ -55,7 +95,7 @@ impl PassContext<'_> {
 
     /// Whether anybody reads what [`PassContext::note`] says.
     pub(crate) fn wants_remarks(&self) -> bool {
-        self.options.remarks || log::log_enabled!(log::Level::Debug)
+        wants_remarks(self.options)
     }
 
     /// Does a rewrite that removes `inst`, or not; the remark says which.
@@ -108,9 +148,6 @@ impl PassContext<'_> {
     }
 
     fn publish(&mut self, remark: Remark) {
-        log::debug!("{remark}");
-        if self.options.remarks {
-            self.remarks.push(remark);
-        }
+        publish(self.options, self.remarks, remark);
     }
 }

@@ -5,23 +5,16 @@ use cranelift_codegen::ir::{
     BlockArg, Endianness, Function, Inst, InstBuilder, InstructionData, MemFlagsData, Opcode,
     StackSlot, UserStackMapEntry, Value, types,
 };
-use cranelift_codegen::isa::{self, TargetIsa};
-use cranelift_codegen::{settings, verify_function};
+use cranelift_codegen::verify_function;
 
+use super::super::tests::target;
 use super::check_promotion;
 use crate::certificate::{PromotedCell, Promotion};
 use crate::context::Context;
 use crate::fuel::Fuel;
 use crate::options::Options;
-use crate::passes::sroa::{self, SroaContext};
+use crate::passes::{SlotContext, sroa};
 use crate::stats::Stats;
-
-fn target() -> std::sync::Arc<dyn TargetIsa> {
-    isa::lookup_by_name("x86_64")
-        .map(|builder| builder.finish(settings::Flags::new(settings::builder())))
-        .expect("the target is built in")
-        .expect("default settings are valid")
-}
 
 /// A valid function of two pointers and two numbers; `ss0` and `ss1` are at `v4` and `v5`.
 fn function(body: &str) -> Function {
@@ -52,26 +45,53 @@ fn check(before: &Function, after: &Function, promotion: &Promotion) -> Result<(
 /// Has the pass promote what it can.
 fn promote(before: &Function) -> (Function, Promotion) {
     let mut func = before.clone();
+    let promotion = promotion_in(&mut func);
+    (func, promotion.expect("something is promoted"))
+}
+
+fn promotion_in(func: &mut Function) -> Option<Promotion> {
     let mut context = Context::default();
     let options = Options {
         check: true,
         ..Options::default()
     };
     let analysis = &mut context.analysis;
-    analysis.view.scan(&func, Endianness::Little, &options);
-    analysis.flow.compute(&func);
-    let mut cx = SroaContext {
-        func: &mut func,
+    analysis.view.scan(func, Endianness::Little, &options);
+    analysis.flow.compute(func);
+    let mut cx = SlotContext {
+        func,
         flow: &analysis.flow,
         view: &analysis.view,
         fuel: &mut Fuel::new(None),
         options: &options,
         stats: &mut Stats::default(),
         remarks: &mut Vec::new(),
-        endianness: Endianness::Little,
     };
-    let round = sroa::run_round(&mut cx, &mut context.sroa);
-    (func, round.promotion.expect("something is promoted"))
+    sroa::run_round(&mut cx, Endianness::Little, &mut context.slots.sroa).promotion
+}
+
+/// L8 of the pass. Text gives each branch a table of its own.
+#[test]
+fn branches_that_share_a_table_keep_slots() {
+    let mut func = function(
+        "store notrap v2, v4\nbr_table v2, block3, [block1, block2]\n\
+         block1:\nstore notrap v3, v4\nbr_table v3, block3, [block2, block3]\n\
+         block2:\njump block3\nblock3:\nv6 = load.i32 notrap v4\nreturn v6",
+    );
+    assert!(promotion_in(&mut func.clone()).is_some());
+    let tables: Vec<Inst> = func
+        .layout
+        .blocks()
+        .filter_map(|block| func.layout.last_inst(block))
+        .filter(|&inst| func.dfg.insts[inst].opcode() == Opcode::BrTable)
+        .collect();
+    let InstructionData::BranchTable { table: shared, .. } = func.dfg.insts[tables[0]] else {
+        panic!("no table");
+    };
+    if let InstructionData::BranchTable { table, .. } = &mut func.dfg.insts[tables[1]] {
+        *table = shared;
+    }
+    assert!(promotion_in(&mut func).is_none());
 }
 
 #[track_caller]

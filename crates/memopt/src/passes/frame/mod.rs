@@ -65,18 +65,15 @@ mod share;
 
 use cranelift_codegen::entity::EntityRef;
 use cranelift_codegen::ir::{
-    Function, Inst, InstructionData, StackSlot, StackSlotData, StackSlotKind, StackSlots, ValueDef,
+    Function, InstructionData, StackSlot, StackSlotData, StackSlotKind, StackSlots, ValueDef,
 };
 
 use crate::effects::constant_of;
 use crate::faults::{Fault, planted};
-use crate::flow::Flow;
-use crate::fuel::Fuel;
-use crate::options::{Options, Pass};
-use crate::remarks::{Action, Remark};
+use crate::options::Pass;
+use crate::passes::SlotContext;
+use crate::remarks::Action;
 use crate::rewrite::Edit;
-use crate::stats::Stats;
-use crate::view::View;
 use live::Lifetimes;
 use scan::Scan;
 use share::{Share, Sharing};
@@ -130,19 +127,8 @@ pub(crate) struct Frame {
     gone: Vec<bool>,
 }
 
-/// What the pass works on.
-pub(crate) struct FrameContext<'a> {
-    pub(crate) func: &'a mut Function,
-    pub(crate) flow: &'a Flow,
-    pub(crate) view: &'a View,
-    pub(crate) fuel: &'a mut Fuel,
-    pub(crate) options: &'a Options,
-    pub(crate) stats: &'a mut Stats,
-    pub(crate) remarks: &'a mut Vec<Remark>,
-}
-
 /// Removes and merges slots. Whether it changed something.
-pub(crate) fn run(cx: &mut FrameContext<'_>, storage: &mut Frame) -> bool {
+pub(crate) fn run(cx: &mut SlotContext<'_>, storage: &mut Frame) -> bool {
     let Frame {
         scan,
         lifetimes,
@@ -168,7 +154,7 @@ pub(crate) fn run(cx: &mut FrameContext<'_>, storage: &mut Frame) -> bool {
 }
 
 /// The slots that may share, the largest first: the rest is kept.
-fn find_candidates(cx: &FrameContext<'_>, scan: &mut Scan, candidates: &mut Vec<StackSlot>) {
+fn find_candidates(cx: &SlotContext<'_>, scan: &mut Scan, candidates: &mut Vec<StackSlot>) {
     candidates.clear();
     let slots = &cx.func.sized_stack_slots;
     for (slot, data) in slots.iter() {
@@ -186,7 +172,7 @@ fn find_candidates(cx: &FrameContext<'_>, scan: &mut Scan, candidates: &mut Vec<
 /// Has slots take the place of others, as planned, as long as there is fuel. The slots that others
 /// took the place of are as good as unused.
 fn share(
-    cx: &mut FrameContext<'_>,
+    cx: &mut SlotContext<'_>,
     scan: &mut Scan,
     sharing: &mut Sharing,
     gone: &mut [bool],
@@ -197,7 +183,13 @@ fn share(
             break;
         }
         let reason = "the slot shares the bytes of the one whose address is";
-        note(cx, slot, Action::Removed, scan.slots[with].first, reason);
+        cx.note(
+            Pass::Frame,
+            slot,
+            Action::Removed,
+            scan.slots[with].first,
+            reason,
+        );
         cx.stats.frame_merged += 1;
         gone[slot.index()] = true;
         let shift = cx.func.sized_stack_slots[slot].align_shift;
@@ -216,7 +208,7 @@ fn share(
 }
 
 /// Removes slots that nothing names any more.
-fn remove_unused(cx: &mut FrameContext<'_>, scan: &mut Scan, gone: &mut [bool]) -> bool {
+fn remove_unused(cx: &mut SlotContext<'_>, scan: &mut Scan, gone: &mut [bool]) -> bool {
     let mut changed = false;
     let mut length = gone.len();
     for index in (0..gone.len()).rev() {
@@ -225,7 +217,13 @@ fn remove_unused(cx: &mut FrameContext<'_>, scan: &mut Scan, gone: &mut [bool]) 
         if !gone[index] && scan.is_unused(slot) {
             let is_empty = cx.func.sized_stack_slots[slot] == empty_slot();
             if (is_last || !is_empty) && spend(cx, slot) {
-                note(cx, slot, Action::Removed, None, "nothing names the slot");
+                cx.note(
+                    Pass::Frame,
+                    slot,
+                    Action::Removed,
+                    None,
+                    "nothing names the slot",
+                );
                 cx.stats.frame_removed += 1;
                 remove_addresses(cx.func, scan, slot);
                 gone[index] = true;
@@ -283,10 +281,10 @@ fn frame_bytes(slots: &StackSlots) -> u64 {
     end.next_multiple_of(8)
 }
 
-fn spend(cx: &mut FrameContext<'_>, slot: StackSlot) -> bool {
+fn spend(cx: &mut SlotContext<'_>, slot: StackSlot) -> bool {
     if cx.fuel.is_spent() {
         cx.stats.rewrite_out_of_fuel += 1;
-        note(cx, slot, Action::Kept, None, "out of fuel");
+        cx.note(Pass::Frame, slot, Action::Kept, None, "out of fuel");
         return false;
     }
     cx.fuel.spend();
@@ -295,7 +293,7 @@ fn spend(cx: &mut FrameContext<'_>, slot: StackSlot) -> bool {
 
 /// Says why slots keep their own bytes. Where there is one slot alone, there is nothing to say.
 fn note_kept(
-    cx: &mut FrameContext<'_>,
+    cx: &mut SlotContext<'_>,
     scan: &mut Scan,
     candidates: &[StackSlot],
     sharing: &Sharing,
@@ -363,23 +361,6 @@ fn note_kept(
             ),
         };
         *counter += 1;
-        note(cx, slot, Action::Kept, inst, reason);
-    }
-}
-
-fn note(
-    cx: &mut FrameContext<'_>,
-    slot: StackSlot,
-    action: Action,
-    inst: Option<Inst>,
-    reason: &'static str,
-) {
-    if !cx.options.remarks && !log::log_enabled!(log::Level::Debug) {
-        return;
-    }
-    let remark = Remark::of_slot(cx.func, Pass::Frame, action, slot, reason, inst);
-    log::debug!("{remark}");
-    if cx.options.remarks {
-        cx.remarks.push(remark);
+        cx.note(Pass::Frame, slot, Action::Kept, inst, reason);
     }
 }

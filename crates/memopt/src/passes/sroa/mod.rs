@@ -69,7 +69,7 @@ mod uses;
 
 use cranelift_codegen::entity::EntityRef;
 use cranelift_codegen::ir::{
-    Endianness, Function, Inst, InstructionData, Opcode, StackSlot, Value, ValueDef,
+    Endianness, Function, InstructionData, Opcode, StackSlot, Value, ValueDef,
 };
 
 use smallvec::SmallVec;
@@ -77,18 +77,15 @@ use smallvec::SmallVec;
 use crate::certificate::{PromotedCell, PromotedParam, Promotion};
 use crate::effects::{MemoryFunction, memory_function};
 use crate::faults::{Fault, planted};
-use crate::flow::Flow;
-use crate::fuel::Fuel;
-use crate::options::{Options, Pass};
-use crate::remarks::{Action, Remark};
+use crate::options::Pass;
+use crate::passes::SlotContext;
+use crate::remarks::Action;
 use crate::rewrite::Edit;
-use crate::stats::Stats;
-use crate::view::View;
 use partition::{COPY_CELLS_MAX, Partition};
 use place::Placement;
 use pressure::slots_not_worthwhile;
 use rename::{RenameContext, Renaming, runs, touches_cells};
-use uses::{OpKind, Place, Uses};
+use uses::{OpKind, Place, Uses, places_of};
 
 /// How often slots are looked at again, since the addresses in slots that went are known then.
 pub(crate) const ROUNDS_MAX: usize = 8;
@@ -123,18 +120,6 @@ pub(crate) struct Sroa {
     worklist: Vec<Value>,
 }
 
-/// What the pass works on.
-pub(crate) struct SroaContext<'a> {
-    pub(crate) func: &'a mut Function,
-    pub(crate) flow: &'a Flow,
-    pub(crate) view: &'a View,
-    pub(crate) fuel: &'a mut Fuel,
-    pub(crate) options: &'a Options,
-    pub(crate) stats: &'a mut Stats,
-    pub(crate) remarks: &'a mut Vec<Remark>,
-    pub(crate) endianness: Endianness,
-}
-
 /// What a round did.
 #[derive(Debug, Default)]
 pub(crate) struct Round {
@@ -145,7 +130,11 @@ pub(crate) struct Round {
 }
 
 /// Promotes what can be promoted.
-pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
+pub(crate) fn run_round(
+    cx: &mut SlotContext<'_>,
+    endianness: Endianness,
+    storage: &mut Sroa,
+) -> Round {
     let Sroa {
         uses,
         partition,
@@ -183,7 +172,7 @@ pub(crate) fn run_round(cx: &mut SroaContext<'_>, storage: &mut Sroa) -> Round {
         uses,
         partition,
         placement,
-        endianness: cx.endianness,
+        endianness,
         stats: cx.stats,
     };
     renaming.run(&mut rename);
@@ -218,15 +207,10 @@ fn settle(func: &Function, uses: &mut Uses, partition: &mut Partition) {
 /// Keeps all slots that share an access with others.
 fn keep_connected(uses: &mut Uses) {
     for op in &uses.ops {
-        let places: SmallVec<[Place; 4]> = match op.kind {
-            OpKind::Load { .. } | OpKind::Store { .. } => continue,
-            OpKind::LoadAny { choice, .. } | OpKind::StoreAny { choice, .. } => {
-                uses.choices[choice as usize].places.clone()
-            }
-            OpKind::Copy { to, from, .. } => to.into_iter().chain(from).collect(),
-            OpKind::Set { to, .. } => SmallVec::from_slice(&[to]),
-        };
-        for place in places {
+        if matches!(op.kind, OpKind::Load { .. } | OpKind::Store { .. }) {
+            continue;
+        }
+        for place in places_of(&op.kind, &uses.choices) {
             uses.kept[place.slot].get_or_insert((Kept::Block, Some(op.inst)));
         }
     }
@@ -314,7 +298,7 @@ fn keep_where_copies_grow(uses: &mut Uses, partition: &Partition) -> bool {
 
 /// L10. Keeps slots that are better left in memory. Returns whether it has found any.
 fn keep_under_pressure(
-    cx: &SroaContext<'_>,
+    cx: &SlotContext<'_>,
     uses: &mut Uses,
     partition: &Partition,
     placement: &Placement,
@@ -327,7 +311,7 @@ fn keep_under_pressure(
 }
 
 /// Keeps the slots for which there is no fuel. Returns whether there are any.
-fn limit_by_fuel(cx: &mut SroaContext<'_>, uses: &mut Uses, partition: &Partition) -> bool {
+fn limit_by_fuel(cx: &mut SlotContext<'_>, uses: &mut Uses, partition: &Partition) -> bool {
     let promoted =
         |partition: &Partition, slot: &StackSlot| partition.cells_of(*slot).next().is_some();
     let mut kept = false;
@@ -440,41 +424,25 @@ fn promotion_of(partition: &Partition, placement: &Placement, renaming: &Renamin
     }
 }
 
-fn wants_remarks(cx: &SroaContext<'_>) -> bool {
-    cx.options.remarks || log::log_enabled!(log::Level::Debug)
-}
-
 /// A remark for each slot that is promoted, at its first access.
-fn note_promoted(cx: &mut SroaContext<'_>, uses: &Uses, partition: &Partition) {
+fn note_promoted(cx: &mut SlotContext<'_>, uses: &Uses, partition: &Partition) {
     cx.stats.sroa_cells += partition.cells.len() as u64;
     let mut noted = vec![false; cx.func.sized_stack_slots.len()];
-    let wanted = wants_remarks(cx);
     for op in &uses.ops {
-        let places: SmallVec<[Place; 4]> = match op.kind {
-            OpKind::Load { from: place, .. }
-            | OpKind::Store { to: place, .. }
-            | OpKind::Set { to: place, .. } => SmallVec::from_slice(&[place]),
-            OpKind::LoadAny { choice, .. } | OpKind::StoreAny { choice, .. } => {
-                uses.choices[choice as usize].places.clone()
-            }
-            OpKind::Copy { to, from, .. } => to.into_iter().chain(from).collect(),
-        };
-        for place in places {
+        for place in places_of(&op.kind, &uses.choices) {
             let slot = place.slot;
             if noted[slot.index()] || partition.cells_of(slot).next().is_none() {
                 continue;
             }
             noted[slot.index()] = true;
             cx.stats.sroa_slots += 1;
-            if wanted {
-                let reason = "the slot becomes values, of which this is the first access:";
-                note(cx, slot, Action::Removed, Some(op.inst), reason);
-            }
+            let reason = "the slot becomes values, of which this is the first access:";
+            cx.note(Pass::Sroa, slot, Action::Removed, Some(op.inst), reason);
         }
     }
 }
 
-fn note_kept(cx: &mut SroaContext<'_>, uses: &Uses, partition: &Partition) {
+fn note_kept(cx: &mut SlotContext<'_>, uses: &Uses, partition: &Partition) {
     for index in 0..cx.func.sized_stack_slots.len() {
         let slot = StackSlot::new(index);
         let pinned = partition.pinned.get(slot).copied().flatten();
@@ -518,29 +486,11 @@ fn note_kept(cx: &mut SroaContext<'_>, uses: &Uses, partition: &Partition) {
                 "L10 its values would be carried around for more than they are used",
             ),
             Kept::OutOfFuel => {
-                if wants_remarks(cx) {
-                    note(cx, slot, Action::Kept, None, "out of fuel");
-                }
+                cx.note(Pass::Sroa, slot, Action::Kept, None, "out of fuel");
                 continue;
             }
         };
         *counter += 1;
-        if wants_remarks(cx) {
-            note(cx, slot, Action::Kept, inst, reason);
-        }
-    }
-}
-
-fn note(
-    cx: &mut SroaContext<'_>,
-    slot: StackSlot,
-    action: Action,
-    inst: Option<Inst>,
-    reason: &'static str,
-) {
-    let remark = Remark::of_slot(cx.func, Pass::Sroa, action, slot, reason, inst);
-    log::debug!("{remark}");
-    if cx.options.remarks {
-        cx.remarks.push(remark);
+        cx.note(Pass::Sroa, slot, Action::Kept, inst, reason);
     }
 }

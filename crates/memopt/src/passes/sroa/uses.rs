@@ -69,6 +69,19 @@ pub(super) struct Op {
     pub(super) kind: OpKind,
 }
 
+/// Where an operation touches slots.
+pub(super) fn places_of(kind: &OpKind, choices: &[Choice]) -> SmallVec<[Place; 4]> {
+    match *kind {
+        OpKind::Load { from: place, .. }
+        | OpKind::Store { to: place, .. }
+        | OpKind::Set { to: place, .. } => SmallVec::from_slice(&[place]),
+        OpKind::LoadAny { choice, .. } | OpKind::StoreAny { choice, .. } => {
+            choices[choice as usize].places.clone()
+        }
+        OpKind::Copy { to, from, .. } => to.into_iter().chain(from).collect(),
+    }
+}
+
 /// Why bytes are grouped as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SliceKind {
